@@ -105,7 +105,7 @@ class Shard : private LinkHandler, private StoreHost {
   size_t KeyBytes() const { return kKeyBytes + world_.size() * kKeyBytesPerRank; }
 
   // shard_store.cc: store keys
-  void Answer(uint32_t rank, Header header) override;
+  void Answer(uint32_t rank, Header header, std::string payload) override;
   void OnValues(uint32_t rank) override;
   void Refuse(uint32_t rank, const std::string& what) override;
   void FailStore(const Status& why) override;

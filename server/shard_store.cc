@@ -8,12 +8,13 @@
 
 namespace byteps_like {
 
-void Shard::Answer(uint32_t rank, Header header) {
+void Shard::Answer(uint32_t rank, Header header, std::string payload) {
   Peer& peer = *peers_[rank];
   if (peer.link == nullptr) return;
   header.view = world_.epoch;
   header.member = peer.number;
-  peer.control.emplace_back(header, std::string());
+  header.length = static_cast<uint32_t>(payload.size());
+  peer.control.emplace_back(header, std::move(payload));
   peer.link->Kick();
 }
 

@@ -275,10 +275,11 @@ std::vector<nb::bytes> Ranges(const KeepOperation& operation) {
   return ranges;
 }
 
-std::vector<std::pair<int, uint64_t>> Outcomes(const KeepOperation& operation) {
-  std::vector<std::pair<int, uint64_t>> outcomes;
+std::vector<std::tuple<int, uint64_t, std::vector<uint32_t>>> Outcomes(const KeepOperation& operation) {
+  std::vector<std::tuple<int, uint64_t, std::vector<uint32_t>>> outcomes;
   if (!operation.done()) return outcomes;
-  for (const KeepOutcome& one : operation.outcomes) outcomes.emplace_back(static_cast<int>(one.applied), one.version);
+  for (const KeepOutcome& one : operation.outcomes)
+    outcomes.emplace_back(static_cast<int>(one.applied), one.version, one.contributors);
   return outcomes;
 }
 
@@ -315,7 +316,8 @@ void BindEngine(nb::module_& m) {
     return self.done() && self.moves.load();
   });
   nb::class_<KeepOperation, Operation>(m, "KeepOperation")
-      .def("outcomes", &Outcomes, "(what became of it, version) of each partition; none before it is done.")
+      .def("outcomes", &Outcomes,
+           "(what became of it, version, contributors) of each partition; none before it is done.")
       .def("ranges", &Ranges, "Of each shard, what a read of a range has found: ids, then the rows.");
   nb::class_<RowList>(m, "RowList", "Ids of rows of a table, ascending, at one shard; copied.")
       .def(nb::new_(&MakeRowList), nb::arg("address"), nb::arg("count"))

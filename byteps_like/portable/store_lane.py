@@ -11,7 +11,7 @@ from byteps_like.dtypes import DType
 from byteps_like.errors import BytePSLikeError, CorruptError, InvalidArgumentError
 from byteps_like.wire.crc32c import Buffer
 from byteps_like.wire.frame import FrameFlag, FrameType, Header
-from byteps_like.wire.note import NOTE_BYTES, Applied, Note, NoteBit, encode_note
+from byteps_like.wire.note import NOTE_BYTES, Applied, Note, NoteBit, decode_ranks, encode_note
 from byteps_like.worker.keeping import Outcome
 
 NOBODY = 0xFFFFFFFF
@@ -328,7 +328,7 @@ class StoreLane:
         elif header.type is FrameType.RESUMED:
             self._take_resumed(header)
         elif header.type is FrameType.APPLIED:
-            self._take_applied(header)
+            self._take_applied(header, payload)
         elif header.type is FrameType.VALUE:
             self._take_value(header, payload)
         else:
@@ -397,7 +397,7 @@ class StoreLane:
             raise self._corrupt(f"a contribution of {len(current.data)} bytes goes on at byte {header.offset}")
         current.go_on(header.offset)
 
-    def _take_applied(self, header: Header) -> None:
+    def _take_applied(self, header: Header, payload: Buffer) -> None:
         try:
             applied = Applied(header.aux)
         except ValueError as unknown:
@@ -410,7 +410,7 @@ class StoreLane:
         del self._pushes[header.round]
         push.stage = PushStage.ANSWERED
         self._begun -= 1
-        push.settled(Outcome(applied, header.offset))
+        push.settled(Outcome(applied, header.offset, decode_ranks(payload)))
 
     def _take_value(self, header: Header, payload: Buffer) -> None:
         pull = self._reading.get(header.round)

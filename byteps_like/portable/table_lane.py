@@ -195,8 +195,8 @@ class TableLane(StoreLane):
                 yield one
 
     @override
-    def _take_applied(self, header: Header) -> None:
-        super()._take_applied(header)
+    def _take_applied(self, header: Header, payload: Buffer) -> None:
+        super()._take_applied(header, payload)
         if header.round not in self._pushes and header.round in self._lists:
             self._numbers.release(self._lists.pop(header.round))
 

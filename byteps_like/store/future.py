@@ -34,11 +34,11 @@ class Future:
     `weight` block until then, and raise the error that the operation has ended with.
     """
 
-    def __init__(self, flights: Sequence[PartsFlight], landed: Landed, weight: float = 1.0) -> None:
-        """`landed` is called once, when all is done, on a thread that waits or asks."""
+    def __init__(self, flights: Sequence[PartsFlight], landed: Landed, weight: float = 1.0, rank: int = 0) -> None:
+        """`landed` is called once, when all is done, on a thread that waits or asks. `rank`: whose it is."""
         self.weight = weight
         """What the contribution counts; 1 of a pull."""
-        self._flights, self._landed = flights, landed
+        self._flights, self._landed, self._rank = flights, landed, rank
         self._outcomes: list[tuple[PartsFlight, Outcome]] = []
         self._began, self._took = time.monotonic(), 0.0
         self._ended = False
@@ -100,6 +100,13 @@ class Future:
         """Whether all of it was applied: no partition was late, or not finite. True of what was read."""
         return all(outcome.applied is Applied.COUNTED for _, outcome in self._settled())
 
+    @property
+    def contributors(self) -> tuple[int, ...]:
+        """The ranks whose contributions are in the version that this one is part of, ascending; where partitions
+        differ, those that are in all of them. Nobody's, where this one was late, and of what was read."""
+        found = [_contributors(flight.base, outcome, self._rank) for flight, outcome in self._settled()]
+        return tuple(sorted(frozenset.intersection(*found))) if found else ()
+
 
 class Both(Future):
     """A push, and the pull after it."""
@@ -134,6 +141,16 @@ class Both(Future):
     @override
     def counted(self) -> bool:
         return self._push.counted
+
+    @property
+    @override
+    def contributors(self) -> tuple[int, ...]:
+        return self._push.contributors
+
+
+def _contributors(base: int | None, outcome: Outcome, rank: int) -> frozenset[int]:
+    alone = base is not None and outcome.applied is Applied.COUNTED and not outcome.contributors
+    return frozenset((rank,) if alone else outcome.contributors)
 
 
 def _age(base: int | None, outcome: Outcome) -> int:

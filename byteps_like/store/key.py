@@ -32,6 +32,8 @@ class PushAnswer:
     applied: Applied
     version: int
     """The version that it is part of; where it is of none, the one in force when this was first said."""
+    contributors: tuple[int, ...] = ()
+    """The sources of what that version is made of, ascending."""
 
 
 @dataclass(frozen=True)
@@ -185,10 +187,12 @@ class ContentKey(Generic[Brought]):
         staged = [self._staged.pop(_id(push)) for push in version.pushes]
         finite = [one for one in staged if one.is_finite]
         applied = bool(finite) and self._apply(version.number, finite)
+        made_of = tuple(sorted(one.push.source for one in finite)) if applied else ()
         return [
-            PushAnswer(one.push, Applied.COUNTED if applied and one.is_finite else Applied.NOT_FINITE, version.number)
+            PushAnswer(one.push, Applied.COUNTED if one.push.source in made_of else Applied.NOT_FINITE, version.number,
+                       made_of)
             for one in staged
-        ]
+        ]  # fmt: skip
 
     def _apply(self, number: int, staged: Sequence[_Staged[Brought]]) -> bool:
         """False if they add up to what is not finite, or to nothing: then nothing has changed."""

@@ -230,7 +230,7 @@ class Store:
             handle = tensor.kept.push(array.ctypes.data, own, parts=parts, priority=priority)
             held.hold(handle, array)
             flights.append(PartsFlight(handle, parts, known))
-        return Future(flights, tensor.heard, note.weight)
+        return Future(flights, tensor.heard, note.weight, self._worker.rank)
 
     def _tensor(self, name: str) -> _Open:
         if name not in self._open:

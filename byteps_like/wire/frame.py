@@ -19,6 +19,8 @@ HEADER_BYTES = 64
 MAX_PAYLOAD = 16 << 20
 MAX_PARTITION = 1 << 30
 MAX_TEXT = 64 << 10
+MAX_RANKS = 8 << 10
+"""Bytes of the ranks of an APPLIED."""
 MAX_OFFSET = 1 << 48
 DEFAULT_SEGMENT = 128 << 10
 MOST_LISTS = 1024
@@ -165,7 +167,9 @@ def _check_bounds(header: Header) -> None:
         raise CorruptError(f"frame length {header.length} is over the limit of {MAX_TEXT} for a text")
     _check_flags(header)
     by_reference = header.flags & FrameFlag.BY_REFERENCE
-    if header.length and (by_reference or header.type not in _SEGMENTS | _TEXTS):
+    if header.type is FrameType.APPLIED and header.length > MAX_RANKS:
+        raise CorruptError(f"frame length {header.length} is over the limit of {MAX_RANKS} for a set of ranks")
+    if header.length and (by_reference or header.type not in _SEGMENTS | _TEXTS | {FrameType.APPLIED}):
         raise CorruptError(f"frame length {header.length} is not zero for this {header.type.name}")
     if header.type is FrameType.RESUME and header.flags & FrameFlag.ENCODED:
         if header.offset > MAX_PARTITION:

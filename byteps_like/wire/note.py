@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+from functools import reduce
+from operator import or_
 
 from byteps_like.errors import CorruptError
 from byteps_like.wire.crc32c import Buffer
@@ -33,6 +36,18 @@ class Applied(IntEnum):
     LATE = 1
     HELD = 2
     NOT_FINITE = 3
+
+
+def encode_ranks(ranks: Iterable[int]) -> bytes:
+    """A set of ranks as APPLIED carries it: bit r of byte r // 8 is rank r."""
+    bits = reduce(or_, (1 << rank for rank in ranks), 0)
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+def decode_ranks(data: Buffer) -> tuple[int, ...]:
+    """The ranks in it, ascending."""
+    bits = int.from_bytes(data, "little")
+    return tuple(rank for rank in range(bits.bit_length()) if bits >> rank & 1)
 
 
 @dataclass(frozen=True, slots=True)

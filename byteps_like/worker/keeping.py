@@ -45,6 +45,8 @@ class Outcome(NamedTuple):
     """COUNTED of what was read."""
     version: int
     """That the contribution is part of, or that was read."""
+    contributors: tuple[int, ...] = ()
+    """The ranks whose contributions are in that, ascending; none: this one alone, if it was counted."""
 
 
 class KeepHandle(Protocol):

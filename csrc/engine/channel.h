@@ -85,7 +85,7 @@ class Channel : private LinkHandler {
   void Announce();  // to the others, whether it has something to send
   bool NextData(Outgoing& next);
   bool NextPush(Outgoing& next);
-  void OnKept(Link& link, const Header& header);
+  void OnKept(Link& link, const Header& header, const std::byte* payload);
   bool NameCodec(uint32_t number, Outgoing& next);
   enum class Way { kReferred, kWaits, kStreamed };
   Way ByReference(Part& part, Outgoing& next);

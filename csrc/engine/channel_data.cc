@@ -461,15 +461,15 @@ void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
     case FrameType::kApplied:
     case FrameType::kValue:
     case FrameType::kNack:
-      return OnKept(link, header);
+      return OnKept(link, header, payload);
     default:
       return link.Close(Status(Code::kCorrupt, "a server sent a frame that only workers send"));
   }
 }
 
-void Channel::OnKept(Link& link, const Header& header) {
+void Channel::OnKept(Link& link, const Header& header, const std::byte* payload) {
   if (header.view != context_.options.credentials.view || !kept_.Holds(header.key)) return;
-  if (const Status wrong = kept_.OnFrame(header); !wrong.ok()) link.Close(wrong);
+  if (const Status wrong = kept_.OnFrame(header, payload); !wrong.ok()) link.Close(wrong);
 }
 
 void Channel::OnResult(Part& part, const Header& header) {

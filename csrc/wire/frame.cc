@@ -123,6 +123,10 @@ Status CheckShape(const Header& header) {
   }
   if (header.length == 0) return {};
   if (reference) return Corrupt("length", header.length, "is not zero in a frame by reference");
+  if (header.type == FrameType::kApplied) {
+    if (header.length > kMaxRanks) return Corrupt("length", header.length, "exceeds a set of ranks");
+    return {};
+  }
   if (!segment && !CarriesText(header.type)) return Corrupt("length", header.length, "is not zero for this type");
   if (CarriesText(header.type) && header.length > kMaxText) return Corrupt("length", header.length, "exceeds a text");
   return {};

@@ -15,6 +15,7 @@ inline constexpr size_t kHeaderBytes = 64;
 inline constexpr uint32_t kMaxPayload = 16u << 20;     // what one frame may carry; bounded before memory is taken
 inline constexpr uint32_t kMaxPartition = 1u << 30;    // what one key may hold
 inline constexpr uint32_t kMaxText = 64u << 10;        // of an ERROR or WARNING
+inline constexpr uint32_t kMaxRanks = 8u << 10;        // bytes of the ranks of an APPLIED
 inline constexpr uint64_t kMaxOffset = 1ull << 48;     // a region's size, or a place in it
 inline constexpr size_t kDefaultSegment = 128u << 10;  // one wire write: what a higher priority waits for at most
 
@@ -50,7 +51,8 @@ enum class FrameType : uint8_t {
                   // the payload at its first use; `round` = kChanges: its policy is to become that of this spec
   kOpened = 18,   // server -> worker: it has version `offset`, and the sender's next contribution is number `round`;
                   // aux = Opened
-  kApplied = 19,  // server -> worker: what became of contribution `round`: aux = Applied, offset = version
+  kApplied = 19,  // server -> worker: what became of contribution `round`: aux = Applied, offset = version; payload =
+                  // EncodeRanks (csrc/wire/note.h) of all whose contributions are in it, unless it is alone there
   kPull = 20,     // worker -> server: wants bytes `offset` to `total` of a version of at least `aux` other than `root`
   kValue = 21,    // server -> worker: a segment of version `root`; with `offset` = `total`: the reader has that version
   // Of tables, whose keys have rows by id instead of a dense value.
@@ -120,7 +122,8 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
 //   PULL                      length == 0, offset <= total
 //   RESUME, RESUMED           length == 0, offset <= total; encoded RESUME: offset <= kMaxPartition, since its result
 //                             may be larger than the payload
-//   REGION, GOODBYE, FORGET, OPENED, APPLIED, NACK   length == 0
+//   REGION, GOODBYE, FORGET, OPENED, NACK   length == 0
+//   APPLIED                   length <= kMaxRanks
 //   ERROR, WARNING, CODEC     length <= kMaxText; offset and total mean nothing
 //   SPEC                      length <= kMaxText
 Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> in);

@@ -1,5 +1,6 @@
 #include "csrc/wire/note.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <string>
@@ -36,6 +37,22 @@ Status Check(const Note& note) {
 }
 
 }  // namespace
+
+std::string EncodeRanks(std::span<const uint32_t> ranks) {
+  std::string bits;
+  for (const uint32_t rank : ranks) {
+    bits.resize(std::max<size_t>(bits.size(), rank / 8 + 1));
+    bits[rank / 8] = static_cast<char>(bits[rank / 8] | (1 << rank % 8));
+  }
+  return bits;
+}
+
+std::vector<uint32_t> DecodeRanks(std::span<const std::byte> bits) {
+  std::vector<uint32_t> ranks;
+  for (uint32_t rank = 0; rank < bits.size() * 8; ++rank)
+    if (std::to_integer<uint32_t>(bits[rank / 8] >> rank % 8) & 1) ranks.push_back(rank);
+  return ranks;
+}
 
 void EncodeNote(const Note& note, std::span<std::byte, kNoteBytes> out) {
   std::byte* to = out.data();

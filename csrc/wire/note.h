@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "csrc/base/status.h"
 
@@ -32,6 +34,10 @@ struct Note {
 
 // What became of a contribution, as its source is told.
 enum class Applied : uint8_t { kCounted = 0, kLate = 1, kHeld = 2, kNotFinite = 3 };
+
+// A set of ranks as APPLIED carries it: bit r of byte r / 8 is rank r. Of none no byte; bytes of zeros may be missing.
+std::string EncodeRanks(std::span<const uint32_t> ranks);
+std::vector<uint32_t> DecodeRanks(std::span<const std::byte> bits);  // ascending
 
 void EncodeNote(const Note& note, std::span<std::byte, kNoteBytes> out);
 

@@ -679,7 +679,7 @@ void ShardStore::Say(const Entry& entry, const PushAnswer& answer) {
   header.offset = static_cast<uint64_t>(answer.version);
   header.aux = static_cast<uint32_t>(answer.applied);
   header.total = answer.push.bytes;
-  host_.Answer(answer.push.source, header);
+  host_.Answer(answer.push.source, header, answer.several == nullptr ? "" : EncodeRanks(*answer.several));
 }
 
 void ShardStore::PassTime() {

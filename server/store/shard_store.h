@@ -26,13 +26,13 @@ namespace byteps_like {
 // A shard, as its store sees it. Ranks are those of its world. None of it blocks.
 class StoreHost {
  public:
-  virtual void Answer(uint32_t rank, Header header) = 0;            // a frame without payload, for its link
-  virtual void OnValues(uint32_t rank) = 0;                         // NextValue has one now
-  virtual void Refuse(uint32_t rank, const std::string& what) = 0;  // it has broken the protocol
-  virtual void FailStore(const Status& why) = 0;                    // ends the job
-  virtual double Now() const = 0;                                   // seconds of any one clock
-  virtual void CallStoreAt(double time) = 0;                        // ShardStore::PassTime, then
-  virtual void Record(TraceRecord record) = 0;                      // of this server, for the timeline
+  virtual void Answer(uint32_t rank, Header header, std::string payload = {}) = 0;  // a small frame, for its link
+  virtual void OnValues(uint32_t rank) = 0;                                         // NextValue has one now
+  virtual void Refuse(uint32_t rank, const std::string& what) = 0;                  // it has broken the protocol
+  virtual void FailStore(const Status& why) = 0;                                    // ends the job
+  virtual double Now() const = 0;                                                   // seconds of any one clock
+  virtual void CallStoreAt(double time) = 0;                                        // ShardStore::PassTime, then
+  virtual void Record(TraceRecord record) = 0;                                      // of this server, for the timeline
 
  protected:
   ~StoreHost() = default;

@@ -214,8 +214,20 @@ void StoreKey::MakeVersion(std::span<const Settled> made, ShardBuffer& fresh, st
     answers->push_back({one.push, staged.is_finite ? Applied::kCounted : Applied::kNotFinite, one.version});
     if (staged.is_finite) finite.push_back(std::move(staged.whole));
   }
-  if (finite.empty() || Apply(made.front().version, finite, fresh)) return;
-  for (PushAnswer& answer : std::span(*answers).subspan(before)) answer.applied = Applied::kNotFinite;
+  const std::span those = std::span(*answers).subspan(before);
+  if (!finite.empty() && !Apply(made.front().version, finite, fresh))
+    for (PushAnswer& answer : those) answer.applied = Applied::kNotFinite;
+  if (those.size() > 1) NameContributors(those);
+}
+
+// To the answers to all contributions for one version.
+void StoreKey::NameContributors(std::span<PushAnswer> answers) {
+  std::vector<uint32_t> sources;
+  for (const PushAnswer& answer : answers)
+    if (answer.applied == Applied::kCounted) sources.push_back(answer.push.source);
+  std::ranges::sort(sources);
+  const auto several = std::make_shared<const std::vector<uint32_t>>(std::move(sources));
+  for (PushAnswer& answer : answers) answer.several = several;
 }
 
 // False if they add up to what is not finite, or to nothing: then nothing has changed.

@@ -33,6 +33,13 @@ struct PushAnswer {
   StorePush push;
   Applied applied = Applied::kCounted;
   int64_t version = 0;  // that it is part of; where it is of none, the one in force when this was first said
+  // The sources of what that version is made of, ascending, where several contributions were for it.
+  std::shared_ptr<const std::vector<uint32_t>> several = nullptr;
+
+  std::vector<uint32_t> contributors() const {
+    if (several != nullptr) return *several;
+    return applied == Applied::kCounted ? std::vector{push.source} : std::vector<uint32_t>();
+  }
 };
 
 // What is done with contributions: keys of one tensor share it.
@@ -121,6 +128,7 @@ class StoreKey {
   bool IsHeld(const StorePush& push) const;
   void Answer(std::span<const Settled> events, ShardBuffer fresh, std::vector<PushAnswer>* answers);
   void MakeVersion(std::span<const Settled> made, ShardBuffer& fresh, std::vector<PushAnswer>* answers);
+  static void NameContributors(std::span<PushAnswer> answers);
   bool Apply(int64_t version, std::span<WholePush> pushes, ShardBuffer& fresh);
 
   std::shared_ptr<const StoreRules> rules_;

@@ -98,7 +98,7 @@ def in_turns(job: MixedJob, name: str, first: np.ndarray, spec: KeepSpec, steps:
         seen = [kept.pull()[0]]
         for step in range(steps):
             found = kept.push(gradient(step, worker.rank, first.size, first.dtype.name), base=step)
-            assert set(found) == {(Applied.COUNTED, step + 1)}
+            assert {(one.applied, one.version) for one in found} == {(Applied.COUNTED, step + 1)}
             value, versions = kept.pull()
             assert versions == {step + 1}
             seen.append(value)
@@ -191,7 +191,7 @@ def test_what_comes_too_late_is_told_so_and_leaves_no_trace(job):
 
     expected = first + sum(gradient(0, rank, first.size, "int64") for rank in range(2))
     for rank, (found, value) in enumerate(job.everybody(train)):
-        assert set(found) == {(Applied.LATE if rank == 2 else Applied.COUNTED, 1)}
+        assert set(found) == {Outcome(Applied.LATE, 1) if rank == 2 else Outcome(Applied.COUNTED, 1, (0, 1))}
         assert (value == expected).all()
 
 
@@ -209,7 +209,8 @@ def test_what_is_not_finite_is_left_out(job):
     for rank, (slices, found, value) in enumerate(job.everybody(train)):
         for one, outcome in zip(slices, found, strict=True):
             is_bad = one.start <= 7000 < one.stop
-            assert outcome == (Applied.NOT_FINITE if is_bad and rank == 0 else Applied.COUNTED, 1)
+            how = Applied.NOT_FINITE if is_bad and rank == 0 else Applied.COUNTED
+            assert outcome == (how, 1, (1, 2) if is_bad else (0, 1, 2))
             assert (value[one] == RANKS - is_bad).all()
 
 
@@ -220,7 +221,7 @@ def test_some_partitions_only_and_a_learning_rate_of_its_own(job):
         kept = Kept(worker, "parts", first, spec_of("bsp", "sgd:lr=0.5"))
         array = np.ones_like(first)
         handle = kept.tensor.push(array.ctypes.data, Note(lr=2.0, weight=3.0), parts=range(1, 2))
-        assert outcomes(handle) == [(Applied.COUNTED, 1)]
+        assert outcomes(handle) == [(Applied.COUNTED, 1, tuple(range(RANKS)))]
         value = np.full_like(first, 7)
         handle = kept.tensor.pull(value.ctypes.data, parts=range(1, 3))
         assert [one.version for one in outcomes(handle)] == [1, 0]

@@ -161,6 +161,7 @@ def check(found: list[tuple[torch.Tensor, bps.LowComm]], wanted: list[torch.Tens
     for (weights, low), expected in zip(found, wanted, strict=True):
         torch.testing.assert_close(weights, expected, rtol=1e-5, atol=1e-6)
         assert (low.version, low.staleness, low.left_out) == (versions, 0, 0)
+        assert low.contributors == tuple(range(len(found)))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -205,11 +206,11 @@ def test_a_quorum_waits_for_nobody_else(runtimes, grace):
             if rank == 0:
                 assert low.version == 3
                 first_done.set()
-        return low.version, low.staleness, flat(model)
+        return low.version, low.staleness, low.contributors, flat(model)
 
     fast, slow = by_servers(runtimes, body)
-    assert (fast[:2], slow[:2]) == ((4, 0), (4, 3))  # leaving, each has what is of all
-    assert torch.equal(fast[2], slow[2])
+    assert (fast[:3], slow[:3]) == ((4, 0, (0,)), (4, 3, (1,)))  # leaving, each has what is of all
+    assert torch.equal(fast[3], slow[3])
 
 
 @pytest.mark.parametrize("fragments", [1, 2])

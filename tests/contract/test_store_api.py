@@ -111,6 +111,30 @@ def test_adam_is_that_of_torch(job):
         torch.testing.assert_close(found, parameter.detach(), rtol=1e-12, atol=1e-12)
 
 
+def test_a_future_names_the_contributors_of_its_version(job):
+    first = np.zeros(1_000_003, np.float32)  # in several partitions
+    turn = threading.Barrier(RANKS)
+
+    def train(worker: Any) -> list[tuple[int, ...]]:
+        found = []
+        for consistency in ("bsp", "asp", "k_of_n:k=2"):
+            store = Store(f"contributors {consistency}", {"w": first}, consistency=consistency, worker=worker)
+            if consistency == "k_of_n:k=2" and worker.rank == 1:
+                turn.wait(DEADLINE)
+            future = store.push("w", first if worker.rank != 2 or consistency != "bsp" else first + np.nan)
+            read = store.push_pull("w", first, np.empty_like(first)) if consistency == "asp" else future
+            future.wait(DEADLINE)
+            if consistency == "k_of_n:k=2" and worker.rank != 1:
+                turn.wait(DEADLINE)
+            found += [future.contributors] + ([read.contributors] if consistency == "asp" else [])
+        out = np.empty_like(first)
+        assert store.pull("w", out).contributors == ()
+        return found
+
+    alone = [(0, 1), (0,), (0,), (0, 2)], [(0, 1), (1,), (1,), ()], [(0, 1), (2,), (2,), (0, 2)]
+    assert [*job.everybody(train)] == [*alone]
+
+
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_short_floats_are_kept_as_float32(job, kind):
     torch = pytest.importorskip("torch")

@@ -270,7 +270,7 @@ class World : ShardLinks {
       case FrameType::kOpened:
         return OnOpened(rank, header);
       case FrameType::kApplied:
-        return OnApplied(rank, header);
+        return OnApplied(rank, header, payload);
       case FrameType::kValue:
       case FrameType::kResult:
         return OnValue(header, payload);
@@ -305,12 +305,16 @@ class World : ShardLinks {
     if (header.round == progress.clock) progress.said = static_cast<uint32_t>(header.offset);
   }
 
-  void OnApplied(uint32_t rank, const Header& header) {
+  void OnApplied(uint32_t rank, const Header& header, const std::byte* payload) {
     Require(header.aux <= static_cast<uint32_t>(Applied::kNotFinite));
+    const auto applied = static_cast<Applied>(header.aux);
+    const std::vector<uint32_t> with = DecodeRanks({payload, header.length});
+    if (applied == Applied::kLate || applied == Applied::kHeld) Require(header.length == 0);
+    if (!with.empty()) Require(with.back() < kRanks);
+    if (!with.empty() && sane_) Require(std::ranges::binary_search(with, rank) == (applied == Applied::kCounted));
     if (!sane_ || !exact_[header.key]) return;
     Progress& progress = ranks_[rank][header.key];
     Require(header.round < kClocks && (known_[header.key].whole & BitOf(rank, header.round)) != 0);
-    const auto applied = static_cast<Applied>(header.aux);
     if (applied == Applied::kHeld) return;
     Require(applied != Applied::kCounted || header.offset > 0);
     const std::pair<uint32_t, uint64_t> answer{header.aux, header.offset};

@@ -188,6 +188,12 @@ std::vector<Golden> Goldens() {
   all.push_back({"a contribution is late", applied,
                  "42504c3213000000030000000100000001000200000000000c00000000000000"
                  "280000000000000000000000000000000000000001000000000000000aa26b01"});
+  applied.aux = 0;
+  applied.length = 2;
+  applied.payload_crc = 0x4D72FE8E;
+  all.push_back({"a contribution is in a version with others", applied,
+                 "42504c3213000000030000000100000001000200000000000c00000000000000"
+                 "280000000000000002000000000000008efe724d00000000000000009eb4891b"});
   Header pull;
   pull.type = FrameType::kPull;
   pull.view = 3;
@@ -399,7 +405,10 @@ TEST_CASE("frame: every wrong field is refused by name") {
     CheckRefused(Encode(push), "total");
   }
   push.offset = 0;
-  for (const FrameType type : {FrameType::kOpened, FrameType::kApplied, FrameType::kPull}) {
+  push.type = FrameType::kApplied;
+  push.length = kMaxRanks + 1;
+  CheckRefused(Encode(push), "length");
+  for (const FrameType type : {FrameType::kOpened, FrameType::kPull}) {
     push.type = type;
     push.length = push.total = 1;
     CheckRefused(Encode(push), "length");
@@ -446,6 +455,16 @@ TEST_CASE("frame: every wrong field is refused by name") {
   push.type = FrameType::kResume;
   push.offset = kMaxPartition + 1;
   CheckRefused(Encode(push), "offset");
+}
+
+TEST_CASE("note: sets of ranks are bits, and come back") {
+  CHECK(EncodeRanks({}).empty());
+  const std::vector<uint32_t> some = {9, 0, 2};
+  CHECK(EncodeRanks(some) == "\x05\x02");  // as tests/unit/server/test_note.py has it
+  const auto decoded = [](const std::string& bits) { return DecodeRanks(std::as_bytes(std::span(bits))); };
+  CHECK(decoded(EncodeRanks(some)) == std::vector<uint32_t>{0, 2, 9});
+  CHECK(decoded("").empty());
+  CHECK(decoded(std::string("\0\x80\0", 3)) == std::vector<uint32_t>{15});
 }
 
 TEST_CASE("note: golden bytes both ways, and every wrong field is refused by name") {

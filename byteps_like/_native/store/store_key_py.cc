@@ -28,15 +28,16 @@ namespace nb = nanobind;
 namespace byteps_like {
 namespace {
 
-// (source, clock, what became of it, version).
-using Answers = std::vector<std::tuple<uint32_t, int64_t, int, int64_t>>;
+// (source, clock, what became of it, version, contributors).
+using Answers = std::vector<std::tuple<uint32_t, int64_t, int, int64_t, std::vector<uint32_t>>>;
 // Of any type, read-only.
 using View = nb::ndarray<nb::numpy, nb::ro, nb::c_contig, nb::device::cpu>;
 
 Answers Listed(const std::vector<PushAnswer>& answers) {
   Answers listed;
   for (const PushAnswer& one : answers)
-    listed.emplace_back(one.push.source, one.push.clock, static_cast<int>(one.applied), one.version);
+    listed.emplace_back(one.push.source, one.push.clock, static_cast<int>(one.applied), one.version,
+                        one.contributors());
   return listed;
 }
 

@@ -49,7 +49,7 @@ class CodedRounds(LockstepRounds):
         self, name: str, values: Sequence[torch.Tensor], outer: ValueUpdate, codec: Codec, feedback: float,
         worker: Worker,
     ) -> None:  # fmt: skip
-        super().__init__(name, values, outer)
+        super().__init__(name, values, outer, worker.size)
         self._group: Group = worker.group(name)
         self._codec, self._feedback = SlotCodec(codec, 0, "LowComm"), np.float32(feedback)
         self._gathers = [self._gather(len(value)) for value in values]

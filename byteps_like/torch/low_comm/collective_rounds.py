@@ -16,8 +16,8 @@ from byteps_like.torch.ops.single import push_pull_async_inplace
 class CollectiveRounds(LockstepRounds):
     """Of each fragment, weighted changes are summed, and behind them the weights."""
 
-    def __init__(self, name: str, values: Sequence[torch.Tensor], outer: ValueUpdate) -> None:
-        super().__init__(name, values, outer)
+    def __init__(self, name: str, values: Sequence[torch.Tensor], outer: ValueUpdate, ranks: int) -> None:
+        super().__init__(name, values, outer, ranks)
         self._name = name
         self._sums = [value.new_empty(len(value) + 1) for value in values]
         self._handles = [-1] * len(values)

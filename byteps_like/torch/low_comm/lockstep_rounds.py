@@ -17,8 +17,8 @@ from byteps_like.torch.ops.differentiable import broadcast_
 class LockstepRounds(OuterRounds):
     """Blocks at first, until the weights are rank 0's. Subclasses say how contributions travel."""
 
-    def __init__(self, name: str, values: Sequence[torch.Tensor], outer: ValueUpdate) -> None:
-        self.values, self._outer = values, outer
+    def __init__(self, name: str, values: Sequence[torch.Tensor], outer: ValueUpdate, ranks: int) -> None:
+        self.values, self._outer, self._everybody = values, outer, tuple(range(ranks))
         self._states = [outer.fresh_state(value.numpy()) for value in values]
         self._versions = [0] * len(values)
         self._settled: list[list[SettledChange]] = [[] for _ in values]
@@ -39,7 +39,7 @@ class LockstepRounds(OuterRounds):
                 value, self._states[fragment], mean, step=self._versions[fragment]
             )
             np.copyto(value, updated)
-        self._settled[fragment].append(SettledChange(0, finite))
+        self._settled[fragment].append(SettledChange(0, finite, self._everybody if finite else ()))
         return self._versions[fragment]
 
     @override

@@ -110,6 +110,12 @@ class LowComm:
         return max(one.staleness for one in self._heard())
 
     @property
+    def contributors(self) -> tuple[int, ...]:
+        """The ranks whose contributions are in the version that this rank's last one is part of, ascending; of all
+        fragments, those that are in each. None before the first."""
+        return tuple(sorted(frozenset.intersection(*(frozenset(one.contributors) for one in self._heard()))))
+
+    @property
     def left_out(self) -> int:
         """How many contributions were not applied, because they were not finite."""
         return sum(one.left_out for one in self._heard())
@@ -193,6 +199,7 @@ class _Travel:
         self.begun: int | None = None
         """The step after which its contribution went."""
         self.version = self.staleness = self.left_out = 0
+        self.contributors: tuple[int, ...] = ()
         self.samples, self.steps = 0.0, 0
         """Since the last contribution."""
 
@@ -206,7 +213,7 @@ class _Travel:
 
     def hear(self, settled: Sequence[SettledChange]) -> None:
         for one in settled:
-            self.staleness = one.staleness
+            self.staleness, self.contributors = one.staleness, one.contributors
             self.left_out += not one.counted
 
 
@@ -226,4 +233,4 @@ def _rounds(outer: ValueUpdate, terms: LowCommTerms, values: list[torch.Tensor])
             rank=runtime.worker.rank,
             operation="LowComm",
         )
-    return CollectiveRounds(name, values, outer)
+    return CollectiveRounds(name, values, outer, runtime.worker.size)

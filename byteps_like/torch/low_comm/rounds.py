@@ -16,6 +16,8 @@ class SettledChange(NamedTuple):
     """How many versions were made between the one that it began with and the one that it is part of."""
     counted: bool
     """Whether it was applied: it was finite."""
+    contributors: tuple[int, ...]
+    """The ranks whose contributions are in that version, ascending."""
 
 
 class OuterRounds(ABC):

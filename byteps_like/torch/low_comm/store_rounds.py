@@ -70,5 +70,5 @@ class StoreRounds(OuterRounds):
         pushes, found = self._pushes[fragment], []
         while pushes and pushes[0].done():
             one = pushes.popleft()
-            found.append(SettledChange(one.age, one.counted))
+            found.append(SettledChange(one.age, one.counted, one.contributors))
         return found

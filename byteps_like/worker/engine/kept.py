@@ -136,7 +136,7 @@ class EngineKeepHandle:
 
     def outcomes(self) -> Sequence[Outcome]:
         """Of each partition, in their order. Call it once the operation is done."""
-        return [Outcome(Applied(applied), version) for applied, version in self._operation.outcomes()]
+        return [Outcome(Applied(how), version, tuple(ranks)) for how, version, ranks in self._operation.outcomes()]
 
     def _describe(self, since: float) -> Waiting:
         """Not what this rank has started: whom it waits for is its policy's affair, so nobody can tell by its wait that

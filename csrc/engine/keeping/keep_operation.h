@@ -14,7 +14,8 @@ namespace byteps_like {
 // Of one key: what became of a contribution to it, or was read of it.
 struct KeepOutcome {
   Applied applied = Applied::kCounted;
-  uint64_t version = 0;  // that the contribution is part of, or that was read
+  uint64_t version = 0;                     // that the contribution is part of, or that was read
+  std::vector<uint32_t> contributors = {};  // whose contributions are in that, ascending; none: this one alone
 };
 
 struct KeepOperation : Operation {

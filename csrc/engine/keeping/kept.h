@@ -47,7 +47,7 @@ class Kept {
 
   virtual std::byte* PlaceFor(const Header& header) = 0;  // of a VALUE's payload; kAnywhere: it is not waited for
   // kCorrupt: it makes no sense. kInvalid: the key can't be opened so; it is to be ended.
-  virtual Status OnFrame(const Header& header) = 0;
+  virtual Status OnFrame(const Header& header, const std::byte* payload) = 0;
   virtual void End(const Status& why) = 0;  // everything that is not settled
 
   virtual const KeySpec& spec() const = 0;

@@ -122,12 +122,12 @@ std::byte* KeptKey::PlaceFor(const Header& header) {
   return fits ? read->out + header.offset : kAnywhere;
 }
 
-Status KeptKey::OnFrame(const Header& header) {
+Status KeptKey::OnFrame(const Header& header, const std::byte* payload) {
   switch (header.type) {
     case FrameType::kOpened:
       return OnOpened(header);
     case FrameType::kApplied:
-      return OnApplied(header);
+      return OnApplied(header, payload);
     default:
       return OnValue(header);
   }
@@ -158,10 +158,12 @@ Status KeptKey::OnOpened(const Header& header) {
   return Status();
 }
 
-Status KeptKey::OnApplied(const Header& header) {
+Status KeptKey::OnApplied(const Header& header, const std::byte* payload) {
   auto answered = pushes_.Answered(header);
   if (!answered.ok()) return answered.status();
-  if (*answered) sink_.Settled((*answered)->ticket, Status(), {static_cast<Applied>(header.aux), header.offset});
+  if (*answered)
+    sink_.Settled((*answered)->ticket, Status(),
+                  {static_cast<Applied>(header.aux), header.offset, DecodeRanks(std::span(payload, header.length))});
   return Status();
 }
 

@@ -38,7 +38,7 @@ class KeptKey final : public Kept {
   void Next(size_t segment, Outgoing& next) override;
 
   std::byte* PlaceFor(const Header& header) override;
-  Status OnFrame(const Header& header) override;
+  Status OnFrame(const Header& header, const std::byte* payload) override;
   void End(const Status& why) override;
 
   const KeySpec& spec() const override { return door_.spec(); }
@@ -61,7 +61,7 @@ class KeptKey final : public Kept {
   void Ask(Reading& read, Outgoing& next);
   void SendSetting(size_t segment, Outgoing& next);
   Status OnOpened(const Header& header);
-  Status OnApplied(const Header& header);
+  Status OnApplied(const Header& header, const std::byte* payload);
   Status OnValue(const Header& header);
   std::list<Reading>::iterator Awaited(const Header& header);
 

@@ -188,10 +188,10 @@ void KeptKeys::Feed() {
 
 std::byte* KeptKeys::PlaceFor(const Header& header) { return keys_.at(header.key).kept().PlaceFor(header); }
 
-Status KeptKeys::OnFrame(const Header& header) {
+Status KeptKeys::OnFrame(const Header& header, const std::byte* payload) {
   Entry& entry = keys_.at(header.key);
   const uint64_t before = entry.kept().unanswered();
-  Status status = entry.kept().OnFrame(header);
+  Status status = entry.kept().OnFrame(header, payload);
   if (status.code() == Code::kInvalid) return Refuse(entry, status);
   const uint64_t answered = before - entry.kept().unanswered();
   unanswered_ -= answered;

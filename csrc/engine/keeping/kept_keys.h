@@ -41,7 +41,7 @@ class KeptKeys : private KeepSink {
 
   bool Holds(uint64_t key) const { return keys_.contains(key); }
   std::byte* PlaceFor(const Header& header);  // as the next, of a key that it holds
-  Status OnFrame(const Header& header);
+  Status OnFrame(const Header& header, const std::byte* payload);
   bool busy() const { return under_way_ != 0; }
 
  private:

@@ -135,12 +135,12 @@ void KeptTable::SendRows(Pushing& push, size_t segment, Outgoing& next) {
 
 // In
 
-Status KeptTable::OnFrame(const Header& header) {
+Status KeptTable::OnFrame(const Header& header, const std::byte* payload) {
   switch (header.type) {
     case FrameType::kOpened:
       return OnOpened(header);
     case FrameType::kApplied:
-      return OnApplied(header);
+      return OnApplied(header, payload);
     case FrameType::kNack:
       OnNack(header);
       return Status();
@@ -167,14 +167,15 @@ Status KeptTable::OnOpened(const Header& header) {
   return Status();
 }
 
-Status KeptTable::OnApplied(const Header& header) {
+Status KeptTable::OnApplied(const Header& header, const std::byte* payload) {
   auto answered = pushes_.Answered(header);
   if (!answered.ok()) return answered.status();
   if (!*answered) return Status();
   const auto list = lists_.find(header.round);
   numbers_.Release(list->second);
   lists_.erase(list);
-  sink_.Settled((*answered)->ticket, Status(), {static_cast<Applied>(header.aux), header.offset});
+  sink_.Settled((*answered)->ticket, Status(),
+                {static_cast<Applied>(header.aux), header.offset, DecodeRanks(std::span(payload, header.length))});
   return Status();
 }
 

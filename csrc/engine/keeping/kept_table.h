@@ -44,7 +44,7 @@ class KeptTable final : public Kept {
   void Next(size_t segment, Outgoing& next) override;
 
   std::byte* PlaceFor(const Header& header) override;
-  Status OnFrame(const Header& header) override;
+  Status OnFrame(const Header& header, const std::byte* payload) override;
   void End(const Status& why) override;
 
   const KeySpec& spec() const override { return door_.spec(); }
@@ -73,7 +73,7 @@ class KeptTable final : public Kept {
   void SendFetch(Fetching& fetch, size_t segment, Outgoing& next);
   void SendRows(Pushing& push, size_t segment, Outgoing& next);
   Status OnOpened(const Header& header);
-  Status OnApplied(const Header& header);
+  Status OnApplied(const Header& header, const std::byte* payload);
   void OnNack(const Header& header);
   std::list<Fetching>::iterator Awaited(uint32_t request);
   bool Fits(const Fetching& fetch, const Header& header) const;

@@ -89,8 +89,8 @@ struct OneKey {
     header.root = root;
     header.total = kBytes;
     header.length = length;
-    place = length == 0 ? nullptr : key.PlaceFor(header);
-    return key.OnFrame(header);
+    place = type == FrameType::kApplied || length == 0 ? nullptr : key.PlaceFor(header);
+    return key.OnFrame(header, payload.data());
   }
   void Opened(uint32_t clock) { CHECK(Came(FrameType::kOpened, clock, 0).ok()); }
   Status Applied(uint32_t clock, byteps_like::Applied what = byteps_like::Applied::kCounted, uint64_t version = 1) {
@@ -105,6 +105,7 @@ struct OneKey {
   std::byte memory[kBytes] = {}, out[kBytes] = {};
   KeptKey key;
   Header last;
+  std::vector<std::byte> payload;    // of frames that come
   const std::byte* place = nullptr;  // of the frame that came last
 };
 
@@ -264,6 +265,18 @@ TEST_CASE("kept key: one change at a time") {
   one.key.End(Status(Code::kClosed, "the end"));
   CHECK(one.told.found.at(1).first == Code::kClosed);
   CHECK(one.told.found.at(3).first == Code::kClosed);
+}
+
+TEST_CASE("kept key: an answer names those whose contributions are in the version, if there are others") {
+  OneKey one;
+  one.Push(1);
+  one.Push(2);
+  one.Sent();
+  one.payload = {std::byte{5}, std::byte{2}};
+  CHECK(one.Came(FrameType::kApplied, 0, 0, 1, 0, 2).ok());
+  CHECK(one.told.found.at(1).second.contributors == std::vector<uint32_t>{0, 2, 9});
+  CHECK(one.Applied(1).ok());
+  CHECK(one.told.found.at(2).second.contributors.empty());
 }
 
 TEST_CASE("kept key: what makes no sense is corrupt") {

@@ -52,7 +52,7 @@ struct Keys {
     header.key = key;
     header.round = round;
     header.total = kSize;
-    CHECK(keys.OnFrame(header).ok());
+    CHECK(keys.OnFrame(header, nullptr).ok());
   }
 
   // The keys of all frames that may go now; a text is named.
@@ -163,7 +163,7 @@ TEST_CASE("kept keys: a key without its first value is refused, and may be opene
   header.type = FrameType::kOpened;
   header.key = 1;
   header.aux = 1;
-  CHECK(all.keys.OnFrame(header).ok());
+  CHECK(all.keys.OnFrame(header, nullptr).ok());
   CHECK(all.told.found.at(1001) == Code::kInvalid);
   CHECK(all.told.found.at(1) == Code::kInvalid);
   CHECK(!all.keys.Holds(1));

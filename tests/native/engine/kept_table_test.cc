@@ -100,7 +100,7 @@ struct OneTable {
     header.type = type;
     header.key = 7;
     place = header.length == 0 ? nullptr : table.PlaceFor(header);
-    return table.OnFrame(header);
+    return table.OnFrame(header, nullptr);
   }
   Status Opened(uint32_t clock) { return Came(FrameType::kOpened, {.round = clock}); }
   Status Applied(uint32_t clock, uint64_t version = 1) {

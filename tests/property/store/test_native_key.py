@@ -50,9 +50,9 @@ def native_of(key: StoreKey, **how: Any) -> Any:
     return _core.StoreKey(key.value, *texts, len(list(key.sources)), **how)
 
 
-def listed(answers: list[PushAnswer]) -> list[tuple[int, int, int, int]]:
+def listed(answers: list[PushAnswer]) -> list[tuple[int, int, int, int, list[int]]]:
     """As the native one says it."""
-    return [(one.push.source, one.push.clock, int(one.applied), one.version) for one in answers]
+    return [(one.push.source, one.push.clock, int(one.applied), one.version, list(one.contributors)) for one in answers]
 
 
 def bits(values: Values) -> bytes:
@@ -276,7 +276,7 @@ def test_what_makes_no_sense_is_refused_in_the_same_words_and_has_not_come(
     native_push = push.source, push.clock, push.base, push.weight
     assert found == outcome(lambda: native.push(native_push, gradient, 0.0, lr)) and found[0] is error
     good = Contribution(0, 0, 0)
-    assert listed(key.push(good, gradient, 0.0)) == native.push((0, 0, 0, 1.0), gradient, 0.0) == [(0, 0, 0, 1)]
+    assert listed(key.push(good, gradient, 0.0)) == native.push((0, 0, 0, 1.0), gradient, 0.0) == [(0, 0, 0, 1, [0])]
 
 
 def test_the_oldest_contributions_still_make_a_mean() -> None:
@@ -301,7 +301,7 @@ def test_an_answer_that_was_lost_is_given_again_until_it_is_heard() -> None:
         return answers
 
     said = [both(0, 0, 0), both(1, 0, 0), both(1, 1, 1, math.nan)]
-    assert said == [[(0, 0, 0, 1)], [(1, 0, 1, 1)], [(1, 1, 3, 2)]]
+    assert said == [[(0, 0, 0, 1, [0])], [(1, 0, 1, 1, [])], [(1, 1, 3, 2, [])]]
     assert [both(0, 0, 0), both(1, 0, 0), both(1, 1, 1)] == said
     for keeper in (key, native):
         keeper.heard(1, 1)
@@ -319,7 +319,7 @@ def test_answers_to_a_source_that_has_left_are_not_kept_for_who_comes_in_its_pla
         native.push((source, clock, 0, 1.0), one, 0.0)
     assert key.lose(0, 0.0) == native.lose(0, 0.0) == []
     answers = listed(key.push(Contribution(1, 1, 1), one, 0.0))
-    assert answers == native.push((1, 1, 1, 1.0), one, 0.0) == [(0, 1, 0, 2), (1, 1, 0, 2)]
+    assert answers == native.push((1, 1, 1, 1.0), one, 0.0) == [(0, 1, 0, 2, [0, 1]), (1, 1, 0, 2, [0, 1])]
     assert key.join(0) == native.join(0) == 2
     for clock in (0, 1):
         found = outcome(lambda clock=clock: key.push(Contribution(0, clock, 0), one, 0.0))  # type: ignore[misc]
@@ -335,7 +335,7 @@ def test_memory_for_a_copy_is_needed_while_somebody_reads_and_without_it_nothing
         native.push((0, 0, 0, 1.0), one, 0.0)
     assert version == native.value()[0] == 0 and not read.any()
     del read
-    assert native.push((0, 0, 0, 1.0), one, 0.0) == [(0, 0, 0, 1)]
+    assert native.push((0, 0, 0, 1.0), one, 0.0) == [(0, 0, 0, 1, [0])]
     assert native.held == 2 * 8192 and native.value()[1].all()
 
 

@@ -16,7 +16,7 @@ from byteps_like.store.policies.policy import Contribution
 from byteps_like.store.policies.registry import policy_of
 from byteps_like.store.updates.registry import update_of
 from byteps_like.wire.frame import FrameFlag, FrameType, Header, decode_header, seal
-from byteps_like.wire.note import NOTE_BYTES, Note, NoteBit, decode_note
+from byteps_like.wire.note import NOTE_BYTES, Note, NoteBit, decode_note, encode_ranks
 
 NUMPY = {DType.FLOAT32: np.float32, DType.FLOAT64: np.float64, DType.INT64: np.int64}
 OF_KEYS = (FrameType.PUSH, FrameType.RESUME, FrameType.PULL)
@@ -158,7 +158,8 @@ class FakeKeeper:
                 FrameType.APPLIED, key=entry.spec.key, round=one.push.clock, offset=one.version, aux=one.applied,
                 total=entry.spec.total,
             )  # fmt: skip
-            self.out[one.push.source].append((header, b""))
+            ranks = b"" if one.contributors == (one.push.source,) else encode_ranks(one.contributors)
+            self.out[one.push.source].append((replace(header, length=len(ranks)), ranks))
         self._serve(entry)
 
     def _resume(self, rank: int, header: Header) -> None:

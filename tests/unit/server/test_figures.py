@@ -45,7 +45,7 @@ def test_a_server_that_has_heard_of_more_ranks_adds_them() -> None:
 
 @pytest.mark.parametrize(
     ("name", "store"),
-    [("store/a/w", "store/a"), ("store/a/b/w", "store/a/b"), ("kv/ids", "kv/ids"), ("layer.0", "layer.0"), ("", "tensor 4")],
-)  # fmt: skip
+    [("store/a/w", "store/a"), ("store/a/b/w", "store/a/b"), ("kv/ids", "kv/ids"), ("fc.0", "fc.0"), ("", "tensor 4")],
+)
 def test_tensors_are_those_of_their_store(name: str, store: str) -> None:
     assert store_of({4: name} if name else {}, 4) == store

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from byteps_like.errors import CorruptError
-from byteps_like.wire.note import NOTE_BYTES, Note, decode_note, encode_note
+from byteps_like.wire.note import NOTE_BYTES, Note, decode_note, decode_ranks, encode_note, encode_ranks
 
 NOTE = Note(7, 2.5, 0.125, math.nan, 0.25, 3, 2, 3)
 
@@ -27,6 +27,15 @@ def test_the_bytes_are_those_of_the_native_note():
 @given(st.builds(Note, u32, above_0, from_0, st.floats(width=32, allow_nan=False), from_0, u32, u32, st.integers(0, 7)))
 def test_what_is_encoded_comes_back(note):
     assert astuple(decode_note(encode_note(note) + b"payload")) == astuple(note)
+
+
+def test_sets_of_ranks_are_bits():
+    assert encode_ranks([9, 0, 2]).hex() == "0502" and encode_ranks([]) == b""
+
+
+@given(st.sets(st.integers(0, 200)))
+def test_sets_of_ranks_come_back(ranks):
+    assert decode_ranks(encode_ranks(ranks) + bytes(3)) == tuple(sorted(ranks))
 
 
 def test_without_a_rate_and_a_loss():

@@ -79,7 +79,7 @@ def test_a_contribution_goes_in_segments_behind_its_note():
     assert not outcomes
     flow.take(applied(5, Applied.LATE, version=11), b"")
     flow.take(applied(5, Applied.LATE, version=11), b"")
-    assert outcomes == [(Applied.LATE, 11)]
+    assert outcomes == [Outcome(Applied.LATE, 11)]
 
 
 @pytest.mark.parametrize("segment", [1, 8, 32])
@@ -171,7 +171,7 @@ def test_a_read_says_what_it_waits_for_and_lands_in_pieces():
         value = Header(VALUE, key=1, round=3, offset=offset, length=min(40, 48 - offset), total=48, root=8)
         assert not outcomes
         flow.take(value, bytes([offset]) * value.length)
-    assert (outcomes, bytes(out)) == ([(Applied.COUNTED, 8)], bytes(40) + b"\x28" * 8)
+    assert (outcomes, bytes(out)) == ([Outcome(Applied.COUNTED, 8)], bytes(40) + b"\x28" * 8)
     assert told(flow) == [(PULL, 1, 3, 0)], "one after the other"
 
 
@@ -243,7 +243,7 @@ def test_on_a_new_link_the_server_says_what_it_has():
     assert told(flow) == [(PUSH, 1, 7, 8), (PUSH, 1, 8, 0), (PUSH, 1, 8, 8)]
     for clock in (6, 7, 8):
         flow.take(applied(clock, version=clock), b"")
-    assert outcomes == [(Applied.COUNTED, version) for version in (1, 6, 7, 8)]
+    assert outcomes == [Outcome(Applied.COUNTED, version) for version in (1, 6, 7, 8)]
 
 
 def test_what_was_answered_in_the_meantime_is_not_repeated():

@@ -509,6 +509,31 @@ TEST_CASE("store: no more memory than the limit") {
   CHECK(rank.link().ReceiveError().find("memory") != std::string::npos);
 }
 
+TEST_CASE("store: an answer names all whose contributions are in the version, also when it is given again") {
+  TestServer server(4);
+  Reader two(server, 1), third(server, 2), bad(server, 3);
+  const std::string spec = Spec("k_of_n:grace=0,k=3,late=drop,max_age=inf");
+  const auto told = [](Reader& rank) {
+    const Message message = rank.Next(FrameType::kApplied);
+    return DecodeRanks(message.payload);
+  };
+  const std::vector<uint32_t> both = {0, 2}, nobody;
+  {
+    Reader one(server, 0);
+    for (Reader* rank : {&one, &two, &third, &bad}) rank->Opened(spec, 1);
+    one.Push({1}, 0);
+    bad.Push({std::nanf("")}, 0);
+    third.Push({1}, 0);
+    for (Reader* rank : {&one, &third, &bad}) CHECK(told(*rank) == both);
+    two.Push({1}, 0);
+    CHECK(told(two) == nobody);  // late
+  }
+  Reader again(server, 0);
+  again.Opened(spec, 1);
+  again.Push({1}, 0);
+  CHECK(told(again) == both);
+}
+
 // Of a server's only key.
 RankTotals FiguresOf(TestServer& server, uint32_t rank) {
   const auto tensors = (*server).shards()[0]->figures().Read();
