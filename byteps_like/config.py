@@ -84,6 +84,11 @@ class Config:
     codec_threads: int = _setting(
         1, "Number of threads with which a worker encodes and decodes partitions for servers."
     )
+    server_imports: str = _setting(
+        "",
+        "Modules, separated by commas, that servers import: their functions can be updates of stores, or be called on"
+        " values (docs/how-to/server-functions.md).",
+    )
     shards: int = _setting(0, "Number of threads of a server; 0: by the number of cores.")
     server_memory_limit: int = _setting(0, "Most memory that a server may use; 0: half of the host's memory.")
     stall_warning: float = _setting(

@@ -51,6 +51,11 @@ bool Shard::OnStoreFrame(Peer& peer, const Header& header, const std::byte* payl
     ArmStallCheck();
     return true;
   }
+  if (header.type == FrameType::kCall) {
+    store_.OnCall(peer.rank, header, payload);
+    ArmStallCheck();
+    return true;
+  }
   if (!store_.Holds(header.key)) return false;
   switch (header.type) {
     case FrameType::kPush:

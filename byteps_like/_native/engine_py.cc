@@ -283,6 +283,19 @@ std::vector<std::tuple<int, uint64_t, std::vector<uint32_t>>> Outcomes(const Kee
   return outcomes;
 }
 
+std::shared_ptr<KeepOperation> Call(PyEngine& self, const std::vector<uint32_t>& tensors, nb::bytes text) {
+  auto operation = self.engine().Call(tensors, std::string(text.c_str(), text.size()));
+  ThrowIfFailed(operation.status());
+  return *operation;
+}
+
+std::vector<nb::bytes> Answers(const KeepOperation& operation) {
+  std::vector<nb::bytes> answers;
+  if (!operation.done()) return answers;
+  for (const std::string& one : operation.answers) answers.emplace_back(one.data(), one.size());
+  return answers;
+}
+
 bool WaitOnStream(PyEngine& self, const Operation& operation, uint64_t stream) {
   Engine& engine = self.engine();
   auto waits = BlockWithoutGil([&] { return engine.WaitOnStream(operation, stream); });
@@ -318,7 +331,8 @@ void BindEngine(nb::module_& m) {
   nb::class_<KeepOperation, Operation>(m, "KeepOperation")
       .def("outcomes", &Outcomes,
            "(what became of it, version, contributors) of each partition; none before it is done.")
-      .def("ranges", &Ranges, "Of each shard, what a read of a range has found: ids, then the rows.");
+      .def("ranges", &Ranges, "Of each shard, what a read of a range has found: ids, then the rows.")
+      .def("answers", &Answers, "To a call, of each shard; none before it is done.");
   nb::class_<RowList>(m, "RowList", "Ids of rows of a table, ascending, at one shard; copied.")
       .def(nb::new_(&MakeRowList), nb::arg("address"), nb::arg("count"))
       .def("__len__", [](const RowList& self) { return self.ids.size(); });
@@ -367,6 +381,8 @@ void BindEngine(nb::module_& m) {
       .def("fetch_rows", &FetchRows, nb::arg("tensor"), nb::arg("rows"), nb::arg("priority"))
       .def("fetch_range", &FetchRange, nb::arg("tensor"), nb::arg("parts"), nb::arg("priority"), nb::arg("low"),
            nb::arg("high"))
+      .def("call", &Call, nb::arg("tensors"), nb::arg("text"),
+           "Has servers run a function on tensors that lie together. `text`: as it travels.")
       .def("use_gpu", &PyEngine::UseGpu, nb::arg("gpu"), nb::arg("functions") = std::map<std::string, uint64_t>(),
            "Before the first submit with `device`; kernels by name, for those tensors that it encodes.")
       .def("add_kernels", &PyEngine::AddKernels, nb::arg("functions"), "More of them, for tensors declared later.")

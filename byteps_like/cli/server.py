@@ -22,9 +22,14 @@ def server(
     host: Annotated[str | None, typer.Option(help="Address at which workers reach this server.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = None,
     shards: Annotated[int | None, typer.Option(min=1, help="Number of threads; default: by number of cores.")] = None,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="Module with functions that run on this server; repeatable."),
+    ] = None,
 ) -> None:
     """Runs one summation server until its job has ended."""
     from byteps_like.server.process import run_server, server_config
 
-    config = server_config(scheduler=scheduler, job=job, host=host, port=port, shards=shards)
+    named = ",".join(imports) if imports else None
+    config = server_config(scheduler=scheduler, job=job, host=host, port=port, shards=shards, server_imports=named)
     raise typer.Exit(run_server(config))

@@ -6,8 +6,8 @@
 
 It sums in one job with native workers, over the servers' portable doors.
 
-Private: channel, connect, dealer, flow, handle, join, keeping, pump, row_numbers, session, store_flow, store_lane,
-table_lane, tables, transfer, worker.
+Private: channel, connect, dealer, flow, handle, join, keeping, pump, row_numbers, session, store_calls, store_flow,
+store_lane, table_lane, tables, transfer, worker.
 """
 
 from byteps_like.portable.connect import connect

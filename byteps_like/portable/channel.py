@@ -36,7 +36,15 @@ _HANDSHAKES = 3  # failed ones in a row that mean a wrong secret rather than a s
 _CORRUPTIONS = 10  # in a row without any progress: the fault is not on the way
 _HEADER_AND_ENVELOPE = 72
 _OF_KEYS = frozenset(
-    {FrameType.RESULT, FrameType.RESUMED, FrameType.OPENED, FrameType.APPLIED, FrameType.VALUE, FrameType.NACK}
+    {
+        FrameType.RESULT,
+        FrameType.RESUMED,
+        FrameType.OPENED,
+        FrameType.APPLIED,
+        FrameType.VALUE,
+        FrameType.NACK,
+        FrameType.CALL,
+    }
 )
 _PASSING = frozenset({Code.CLOSED, Code.PEER_LOST, Code.TIMEOUT, Code.SYSTEM})
 """Refusals after which it is worth to connect again."""

@@ -124,3 +124,23 @@ class PortableKeepHandle(PortableHandle):
 
     def _report(self, since: float) -> None:
         self._worker.report_keeping(self.name, since)
+
+
+class PortableCallHandle(PortableKeepHandle):
+    """A call to some shards. See worker.keeping.CallHandle."""
+
+    def __init__(self, name: str, shards: int, worker: Waited) -> None:
+        super().__init__(name, shards, worker)
+        self._answers = [b""] * shards
+
+    def answers(self) -> Sequence[bytes]:
+        """Of each shard. Call it once the operation is done."""
+        return self._answers
+
+    def answer(self, number: int, error: BytePSLikeError | None, text: bytes) -> None:
+        """What has come of it at one."""
+        self._answers[number] = text
+        if error is None:
+            self.land()
+        else:
+            self.fail(error)

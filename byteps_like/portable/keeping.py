@@ -8,7 +8,7 @@ from typing import Protocol
 
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError
-from byteps_like.portable.handle import PortableHandle, PortableKeepHandle, Waited
+from byteps_like.portable.handle import PortableCallHandle, PortableHandle, PortableKeepHandle, Waited
 from byteps_like.portable.pump import KeyCall, KeyCalls
 from byteps_like.portable.store_flow import StoreFlow
 from byteps_like.portable.store_lane import NOBODY, LanePull, LanePush, LaneSpec, Opened, Settled
@@ -66,6 +66,28 @@ def open_parts(
 def _lane_spec(declared: Declared, part: Partition, spec: KeepSpec) -> LaneSpec:
     root = NOBODY if spec.root is None else spec.root
     return LaneSpec(part.key, part.shard, declared.spec.dtype, part.nbytes, spec.width, root, spec.text)
+
+
+def call_kept(worker: StoresWorker, tensors: Sequence[Declared], text: bytes) -> PortableCallHandle:
+    """Starts a call on tensors that lie together: at each of their shards."""
+    shards: dict[tuple[int, int], list[int]] = {}
+    for number, part in enumerate(tensors[0].partitions):
+        shards.setdefault((part.server, part.shard), []).append(number)
+    handle = PortableCallHandle(tensors[0].spec.name, len(shards), worker)
+
+    def answered(number: int, error: BytePSLikeError | None, found: bytes) -> None:
+        handle.answer(number, error, found)
+        if handle.done():
+            worker.ended(handle)
+
+    def calls(number: int, parts: list[int]) -> Callable[[StoreFlow], None]:
+        keys = [tensor.partitions[part].key for part in parts for tensor in tensors]
+        count = len(tensors[0].partitions)
+        return lambda flow: flow.call(keys, len(parts), count, text, partial(answered, number))
+
+    made = enumerate(shards.items())
+    worker.use_stores(handle, [(server, calls(number, parts)) for number, ((server, _), parts) in made])
+    return handle
 
 
 class _Operation(Protocol):

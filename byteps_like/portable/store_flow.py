@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from byteps_like.portable.flow import URGENT, whole_elements
+from byteps_like.portable.store_calls import Answered, LaneCall, StoreCalls
 from byteps_like.portable.store_lane import Frame, LanePull, LanePush, LaneSpec, Opened, StoreLane
 from byteps_like.portable.table_lane import LaneFetch, TableLane
 from byteps_like.wire.crc32c import Buffer
@@ -40,6 +41,7 @@ class StoreFlow:
         """By key, whose turn is in one of these."""
         self._order = itertools.count()
         self._excess = 0
+        self._calls = StoreCalls()
         self._specs: dict[int, dict[bytes, int]] = {}
         """By shard, numbers of texts on the link to it."""
 
@@ -77,8 +79,13 @@ class StoreFlow:
         lane = self._tables[key]
         self._change(lane, lambda: lane.fetch(fetch))
 
+    def call(self, keys: list[int], here: int, parts: int, text: bytes, answered: Answered) -> None:
+        """Queues a call on keys of one shard that are open. See LaneCall."""
+        self._calls.add(LaneCall([self._lanes[key] for key in keys], here, parts, text, answered))
+
     def new_link(self) -> None:
         """Nothing is known to have arrived."""
+        self._calls.new_link()
         for each in (self._asking, self._turns, self._starved, self._queued, self._specs):
             each.clear()
         for lane in self._lanes.values():
@@ -88,7 +95,7 @@ class StoreFlow:
         """The priority of the frame that goes next; None: there is none."""
         while self._asking and not self._asks_first().has_question():
             del self._asking[self._asks_first().spec.key]
-        if self._asking:
+        if self._asking or self._calls.due() is not None:
             return URGENT
         while self._turns:
             _, _, lane, push = self._turns[0]
@@ -103,6 +110,8 @@ class StoreFlow:
 
     def next_frame(self) -> tuple[int, Header, Buffer]:
         """Shard, header and payload of the frame that goes next; it counts as sent. Call `urgency` before."""
+        if not self._asking and (shard := self._calls.due()) is not None:
+            return shard, *self._calls.next_frame(shard)
         lane = self._asks_first() if self._asking else self._turns[0][2]
         if self._asking:
             del self._asking[lane.spec.key]
@@ -118,6 +127,9 @@ class StoreFlow:
         lane = self._lanes.get(header.key)
         if lane is None:
             return False
+        if header.type is FrameType.CALL:
+            self._calls.take(lane.spec.shard, header, payload)
+            return True
         self._change(lane, lambda: lane.take(header, payload))
         if header.type is FrameType.APPLIED:
             for turn in self._starved:
@@ -127,6 +139,7 @@ class StoreFlow:
 
     def clear(self) -> None:
         """Forgets all."""
+        self._calls.clear()
         for each in (self._lanes, self._tables, self._asking, self._turns, self._starved, self._queued, self._specs):
             each.clear()
 

@@ -226,6 +226,15 @@ class StoreLane:
         current = self.current
         return current if current is not None and current.stage is PushStage.SENDS else None
 
+    @property
+    def next_clock(self) -> int:
+        """Of the contribution that is queued next."""
+        return self._clock
+
+    def has_sent(self, clock: int) -> bool:
+        """Whether all contributions before that one have been sent on this link."""
+        return self._door is _Door.OPEN and (not self._unsent or self._unsent[0].clock >= clock)
+
     def has_credit(self, push: LanePush) -> bool:
         """Whether it may go whatever else is unanswered: it has begun, or nothing else of the key has."""
         return push.begun or self._begun == 0

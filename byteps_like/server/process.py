@@ -27,6 +27,7 @@ from byteps_like.errors import BytePSLikeError, ConfigError, ShutdownError
 from byteps_like.limits import raise_open_files
 from byteps_like.server.admin import AdminServer
 from byteps_like.server.figures import KeptFigures
+from byteps_like.server.imports import import_modules
 from byteps_like.timeline.orders import RecordingOrder
 from byteps_like.timeline.recorder import recorder
 from byteps_like.timeline.records import SERVERS
@@ -118,6 +119,7 @@ class ServerProcess:
     def start(self) -> None:
         """Listens. Raises SystemCallError if an address is taken, ConfigError for settings that can't be."""
         raise_open_files()
+        import_modules(self._config.server_imports)
         config, host = self._config, own_host(self._config)
         shards = config.shards or default_shards()
         unique = f"{config.job}-{os.getpid()}-{secrets.token_hex(4)}"

@@ -2,3 +2,7 @@
 
 Private: arrays, common_memory, content, dependent, holding, keeper, key, row_split, rows, terms, unlocked, versions.
 """
+
+from byteps_like.store.functions.registry import Pushed, command, function
+
+__all__ = ["Pushed", "command", "function"]

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from byteps_like.errors import MismatchError
+from byteps_like.store.policies.policy import Contribution
 from byteps_like.store.updates.update import Values, ValueUpdate, is_finite
 
 Brought = TypeVar("Brought")
@@ -28,6 +29,8 @@ class VersionCall(Generic[Brought]):
     """One each."""
     lr: float | None
     update: ValueUpdate
+    made_of: Sequence[Contribution] = ()
+    """Who has brought it."""
 
 
 class Content(ABC, Generic[Brought]):
@@ -72,7 +75,10 @@ class Dense(Content[Values]):
         gradient = added_up(call.factors, call.brought)
         if not is_finite(gradient):
             return False
-        self.value, self.state = call.update.apply(self.value, self.state, gradient, call.lr, call.number)
+        value, state = call.update.apply(self.value, self.state, gradient, call.lr, call.number, call.made_of)
+        if call.update.checks_result and not (is_finite(value) and is_finite(state)):
+            return False
+        self.value, self.state = value, state
         return True
 
 

@@ -200,8 +200,8 @@ class ContentKey(Generic[Brought]):
         if not found:
             return False
         newest = max(staged, key=lambda one: one.push.base)
-        brought = [one.gradient for one in staged]
-        return self.content.apply(VersionCall(number, brought, found, newest.lr, self.update))
+        brought, made_of = [one.gradient for one in staged], [one.push for one in staged]
+        return self.content.apply(VersionCall(number, brought, found, newest.lr, self.update, made_of))
 
 
 class StoreKey(ContentKey[Values]):
@@ -227,6 +227,11 @@ class StoreKey(ContentKey[Values]):
     def state(self) -> Values:
         """That of the update."""
         return self._dense.state
+
+    def replace(self, value: Values) -> None:
+        """The value becomes another one, of its shape and type, by no contribution: a version of its own."""
+        self._dense.value = value
+        self.ledger.amend()
 
     def read(self, reader: int) -> Values | None:
         """The value, a copy; None if `reader` has to wait."""

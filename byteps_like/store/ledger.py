@@ -131,6 +131,12 @@ class Ledger:
         self.clocks[source] = max(self.least, self._left.pop(source, 0))
         return self.clock(source)
 
+    def amend(self) -> None:
+        """A version is made of no contribution. Who waits for its own to be part of one goes on waiting."""
+        self.version += 1
+        for push in (*self.open.pushes.values(), *self._held):
+            self.bases[push.source] = self.version
+
     def _note(self, push: Contribution, now: float) -> None:
         self.bases[push.source] = push.base
         pace = self.paces.get(push.source)

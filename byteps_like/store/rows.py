@@ -89,7 +89,9 @@ class Rows(Content[RowGradients]):
             return False
         for number, gradient in merged.items():
             row = self.rows.get(number, self._fresh)
-            value, state = call.update.apply(row.value, row.state, gradient, call.lr, row.updates + 1)
+            value, state = call.update.apply(row.value, row.state, gradient, call.lr, row.updates + 1, call.made_of)
+            if call.update.checks_result and not (is_finite(value) and is_finite(state)):
+                value, state = row.value, row.state
             self.rows[number] = Row(value, state, call.number, row.updates + 1)
         return True
 

@@ -14,6 +14,7 @@ from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.arrays import Array, kept_type, landing, outgoing, shape_of
 from byteps_like.store.combining.registry import combining_by
+from byteps_like.store.functions.calling import call_on
 from byteps_like.store.future import Future, PartsFlight
 from byteps_like.store.holding import held
 from byteps_like.store.keeper import check_change, keeper_of
@@ -197,6 +198,27 @@ class Store:
         pushed = self.push(name, value, **push)
         pulled = self.pull(name, out, part=push.get("part"), priority=push.get("priority"))
         return pushed.followed_by(pulled)
+
+    def call(
+        self, function: str, names: str | Sequence[str], *, after: Sequence[Future] = (), **scalars: float
+    ) -> dict[str, float]:
+        """Has servers run a function on what they keep of some tensors, and returns the numbers that come of it, summed
+        over all partitions. Blocks; one rank calls it, and nothing of the tensors travels.
+
+        `dot` gives the scalar product {"dot": x · y} of names [x, y], in fp64; `axpy` adds a·x to y; `scale` multiplies
+        x by a; `copy` makes y what x is. Others are those that servers know by `byteps_like.store.command`. It sees
+        what this rank has pushed before, as a pull does, and waits for the policy as that does; `after`: futures to
+        wait for first. What it changes has a new version in each partition.
+
+        Raises InvalidArgumentError where the tensors don't lie together (they do in one store, if of one shape and
+        dtype), for a function that servers lack, wrong scalars, and where what is written isn't finite or the function
+        raises an exception: no part on that shard is changed then.
+        """
+        chosen = [names] if isinstance(names, str) else list(names)
+        tensors = [self._tensor(name).kept.declared for name in chosen]
+        for future in after:
+            future.wait()
+        return call_on(keeper_of(self._terms.policy, self._worker, self.name), tensors, function, scalars)
 
     def versions(self, name: str) -> tuple[int, ...]:
         """Of each partition, that which this rank has pulled last; 0 before."""

@@ -22,7 +22,7 @@ from byteps_like.store.updates.sgd import Sgd
 from byteps_like.store.updates.update import ValueUpdate, decayed, is_finite
 from byteps_like.wire.note import Applied, Note
 from byteps_like.worker.api import Declared, Worker
-from byteps_like.worker.keeping import KeepHandle, KeepSpec, KeptTensor, Outcome, check_keep, check_note
+from byteps_like.worker.keeping import CallHandle, KeepHandle, KeepSpec, KeptTensor, Outcome, check_keep, check_note
 
 _LINE = 64
 """Bytes of a cache line: counts of two ranks share none."""
@@ -64,6 +64,12 @@ class UnlockedValues:
         check_keep(declared, spec, self._worker.size)
         rule, weighs = _rule(declared, spec), _weighs(declared, spec)
         return UnlockedTensor(self._worker, declared, rule, weighs, initial)
+
+    def call(self, tensors: Sequence[Declared], text: bytes) -> CallHandle:  # noqa: ARG002 - there is nobody to run it
+        """Raises InvalidArgumentError."""
+        raise InvalidArgumentError(
+            f"no server has {tensors[0].spec.name!r} to run a function on: with hogwild, compute with Store.view()"
+        )
 
 
 class UnlockedTensor:

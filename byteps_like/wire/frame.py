@@ -71,6 +71,7 @@ class FrameType(IntEnum):
     ROWS = 23
     FETCH = 24
     NACK = 25
+    CALL = 29
 
 
 _REFERABLE = frozenset({FrameType.PUSH, FrameType.RESULT})
@@ -78,7 +79,15 @@ _NOTABLE = frozenset({FrameType.PUSH, FrameType.ROWS})
 _LISTED = frozenset({FrameType.KEYS, FrameType.ROWS, FrameType.FETCH})
 _SEGMENTS = _REFERABLE | _LISTED | {FrameType.DATA, FrameType.VALUE}
 _TEXTS = frozenset(
-    {FrameType.ERROR, FrameType.WARNING, FrameType.LAUNCH, FrameType.ABORT, FrameType.CODEC, FrameType.SPEC}
+    {
+        FrameType.ERROR,
+        FrameType.WARNING,
+        FrameType.LAUNCH,
+        FrameType.ABORT,
+        FrameType.CODEC,
+        FrameType.SPEC,
+        FrameType.CALL,
+    }
 )
 _OF_PARTITION = _REFERABLE | {
     FrameType.RESUME, FrameType.RESUMED, FrameType.PULL, FrameType.VALUE, FrameType.KEYS, FrameType.ROWS

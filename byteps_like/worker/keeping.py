@@ -62,6 +62,13 @@ class KeepHandle(Protocol):
         """Of each partition, in their order. Call it once the operation is done."""
 
 
+class CallHandle(KeepHandle, Protocol):
+    """A call in flight."""
+
+    def answers(self) -> Sequence[bytes]:
+        """What has come of it at each shard that was asked (wire.call). Call it once the operation is done."""
+
+
 class KeptTensor(Protocol):
     """A tensor that servers keep, open on this rank. Thread-safe. What is called here first is first for each key: a
     read sees all that this rank has contributed before."""
@@ -97,6 +104,27 @@ class Keeps(Protocol):
         the tensor by then hears of it in a later call. InvalidArgumentError for a spec that servers refuse, a tensor of
         another dtype, and on the root where a value is wanted and none given.
         """
+
+    def call(self, tensors: Sequence[Declared], text: bytes) -> CallHandle:
+        """Has servers run a function on kept tensors that lie together (`check_together`), at each shard once, after
+        what this rank has contributed to them before. `text`: as wire.call writes it. Never blocks."""
+
+
+def check_together(tensors: Sequence[Declared]) -> None:
+    """Raises InvalidArgumentError for none, and for tensors that are not cut alike, of one type, on the same shards."""
+    if not tensors:
+        raise InvalidArgumentError("a function is called on one tensor at least")
+    first, *others = tensors
+    for other in others:
+        if other.spec.dtype is not first.spec.dtype or _places(other) != _places(first):
+            raise InvalidArgumentError(
+                f"{first.spec.name!r} and {other.spec.name!r} don't lie together on servers: functions run on tensors"
+                " of one store, of one shape and dtype (and not with together=False)"
+            )
+
+
+def _places(declared: Declared) -> list[tuple[int, int, int, int]]:
+    return [(part.offset, part.nbytes, part.server, part.shard) for part in declared.partitions]
 
 
 _KEPT = (DType.FLOAT32, DType.FLOAT64, DType.INT64)

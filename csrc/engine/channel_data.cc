@@ -462,6 +462,10 @@ void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
     case FrameType::kValue:
     case FrameType::kNack:
       return OnKept(link, header, payload);
+    case FrameType::kCall:
+      if (header.view != context_.options.credentials.view) return;
+      if (const Status wrong = kept_.OnAnswer(header, text()); !wrong.ok()) link.Close(wrong);
+      return;
     default:
       return link.Close(Status(Code::kCorrupt, "a server sent a frame that only workers send"));
   }

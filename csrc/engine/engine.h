@@ -109,6 +109,9 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   Result<std::shared_ptr<KeepOperation>> Contribute(const KeepRequest& request, const Note& note);
   // Reads partitions, of version `least` or newer, once their policy lets this rank.
   Result<std::shared_ptr<KeepOperation>> Read(const KeepRequest& request, uint32_t least);
+  // Has servers run a function on tensors whose partitions lie together, after what was called before. `text`: what to
+  // do (csrc/wire/call.h). Done when all of their shards have answered.
+  Result<std::shared_ptr<KeepOperation>> Call(const std::vector<uint32_t>& tensors, const std::string& text);
 
   // Has servers keep the rows of a table, which begins empty, whose buckets the partitions of a tensor are; of each
   // shard its first partition, whose key is that of the rows there, is in `parts`. Done when all are open.
@@ -201,6 +204,7 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   void UseKeys(const KeepRequest& request, const std::shared_ptr<KeepOperation>& operation, UseKept use);
   Result<KeepRequest> CheckKeep(const KeepSpec& spec);
   Result<std::shared_ptr<KeepOperation>> BeginKeeping(const KeepRequest& request);
+  Status CheckTogether(const std::vector<uint32_t>& tensors) const;
   void Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) override;
   void EndPart(Operation& operation);
   void Weigh(uint32_t tensor);  // so that links keep step by it

@@ -1,4 +1,6 @@
 // Tensors whose values servers keep: from callers to the channels of their keys, and back.
+#include <algorithm>
+#include <map>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -96,6 +98,57 @@ Result<std::shared_ptr<KeepOperation>> Engine::Read(const KeepRequest& request, 
                                          .ticket = std::move(ticket)});
   });
   return operation;
+}
+
+Result<std::shared_ptr<KeepOperation>> Engine::Call(const std::vector<uint32_t>& tensors, const std::string& text) {
+  auto operation = std::make_shared<KeepOperation>();
+  std::map<Channel*, KeepCall> calls;
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_;
+    if (closed_) return Status(Code::kClosed, "the engine is closed");
+    if (Status apart = CheckTogether(tensors); !apart.ok()) return apart;
+    for (size_t i = 0; i < tensors_.at(tensors.front()).parts.size(); ++i) {
+      KeepCall& call = calls[tensors_.at(tensors.front()).parts[i]->channel];
+      ++call.here;
+      for (const uint32_t tensor : tensors) call.keys.push_back(tensors_.at(tensor).parts[i]->key);
+    }
+    operation->remaining = static_cast<uint32_t>(calls.size());
+    operation->outcomes.resize(calls.size());
+    operation->answers.resize(calls.size());
+    const auto parts = static_cast<uint32_t>(tensors_.at(tensors.front()).parts.size());
+    for (size_t index = 0; auto& [channel, call] : calls) {
+      call.parts = parts;
+      call.text = text;
+      call.ticket = {operation, index++};
+    }
+    if (!calls.empty()) operation->key = calls.begin()->second.keys.front();
+  }
+  context_.loop.PostOrRun([this, calls = std::move(calls)]() mutable {
+    const uint64_t order = order_++;
+    for (auto& [channel, call] : calls) {
+      call.order = order;
+      if (!channel->busy()) channel->Heard();
+      channel->kept().Call(std::move(call));
+    }
+    silence_.Arm();
+  });
+  return operation;
+}
+
+// Under the mutex.
+Status Engine::CheckTogether(const std::vector<uint32_t>& tensors) const {
+  if (tensors.empty()) return Status(Code::kInvalid, "a function is called on one tensor at least");
+  const DeclaredTensor& first = tensors_.at(tensors.front());
+  for (const uint32_t tensor : tensors) {
+    const DeclaredTensor& other = tensors_.at(tensor);
+    const auto is_beside = [](const auto& one, const auto& another) {
+      return one->channel == another->channel && one->offset == another->offset && one->bytes == another->bytes;
+    };
+    if (!other.kept || !std::ranges::equal(first.parts, other.parts, is_beside))
+      return Status(Code::kInvalid, "the tensors don't lie together on servers that keep them");
+  }
+  return {};
 }
 
 void Engine::Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) {

@@ -36,7 +36,8 @@ Status Corrupt(const char* field, uint64_t value, const char* why) {
 
 Status CheckCodes(const std::byte* in) {
   const auto type = std::to_integer<uint8_t>(in[kTypeAt]);
-  if (type == 0 || type >= kFrameTypeCount) return Corrupt("type", type, "is unknown");
+  const bool unassigned = type >= kFirstUnassigned && type <= kLastUnassigned;
+  if (type == 0 || type >= kFrameTypeCount || unassigned) return Corrupt("type", type, "is unknown");
   const auto dtype = std::to_integer<uint8_t>(in[kDTypeAt]);
   if (dtype >= kDTypeCount) return Corrupt("dtype", dtype, "is unknown");
   const auto op = std::to_integer<uint8_t>(in[kOpAt]);
@@ -75,7 +76,7 @@ bool CarriesPartition(FrameType type) {
 
 bool CarriesText(FrameType type) {
   return type == FrameType::kError || type == FrameType::kWarning || type == FrameType::kLaunch ||
-         type == FrameType::kAbort || type == FrameType::kCodec || type == FrameType::kSpec;
+         type == FrameType::kAbort || type == FrameType::kCodec || type == FrameType::kSpec || type == FrameType::kCall;
 }
 
 // A contribution to a store key has neither of the other forms of a push, so far.

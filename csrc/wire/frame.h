@@ -61,8 +61,12 @@ enum class FrameType : uint8_t {
   kFetch = 24,  // worker -> server: wants rows of list `aux`, CRC `root`, or of a range, as request number `total`
   kNack = 25,   // server -> worker: this link has no list `aux` of that CRC: `round` of a contribution (`total` 1), or
                 // request `offset` (`total` 2)
+  kCall = 29,   // worker -> server: a function is to run on what it keeps of some tensors (csrc/wire/call.h), the
+                // `round`th that this rank asks this shard for; aux = partitions of each here, total = of each in
+                // all. server -> worker: what has come of it; aux = Code
 };
-inline constexpr uint8_t kFrameTypeCount = 26;
+inline constexpr uint8_t kFrameTypeCount = 30;
+inline constexpr uint8_t kFirstUnassigned = 26, kLastUnassigned = 28;  // below that
 
 enum FrameFlag : uint8_t {
   kByReference = 1,  // the payload lies in shared memory: region `aux`, from byte `offset`, `total` bytes
@@ -125,7 +129,7 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
 //   REGION, GOODBYE, FORGET, OPENED, NACK   length == 0
 //   APPLIED                   length <= kMaxRanks
 //   ERROR, WARNING, CODEC     length <= kMaxText; offset and total mean nothing
-//   SPEC                      length <= kMaxText
+//   SPEC, CALL                length <= kMaxText
 Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> in);
 
 }  // namespace byteps_like

@@ -97,6 +97,12 @@ int64_t Ledger::Join(uint32_t source) {
   return Clock(source);
 }
 
+void Ledger::Amend() {
+  ++version_;
+  for (const StorePush& push : open_.pushes) At(push.source).base = version_;
+  for (const StorePush& push : held_) At(push.source).base = version_;
+}
+
 void Ledger::Note(const StorePush& push, double now) {
   SourceState& source = At(push.source);
   source.interval = source.base < 0 ? 0 : now - source.last;

@@ -59,6 +59,8 @@ class Ledger {
   void PassTime(double now, std::vector<Settled>* events);
   void Lose(uint32_t source, double now, std::vector<Settled>* events);
   int64_t Join(uint32_t source);  // the clock of its first push
+  // A version is made of no contribution. Who waits for its own to be part of one goes on waiting.
+  void Amend();
   // It pushes nothing until it wakes: nobody waits for it meanwhile.
   void Rest(uint32_t source, double now, std::vector<Settled>* events);
   void Wake(uint32_t source);

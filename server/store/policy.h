@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "compression/spec.h"
+#include "server/update/store_push.h"
 
 namespace byteps_like {
 
@@ -17,14 +18,6 @@ class Ledger;
 
 inline constexpr double kNow = -std::numeric_limits<double>::infinity();  // when a version is made that need not wait
 inline constexpr double kAnyLead = std::numeric_limits<double>::infinity();
-
-struct StorePush {
-  uint32_t source = 0;  // member number
-  int64_t clock = 0;    // how many the source has made before it
-  int64_t base = 0;     // the version that it was computed on
-  double weight = 1;
-  uint32_t bytes = 0;  // that it brings, for its answer
-};
 
 enum class PushVerdict {
   kCount,  // it is part of the next version

@@ -152,7 +152,7 @@ struct ShardStore::Rank {
   bool left = false;
 };
 
-ShardStore::ShardStore(StoreHost& host, ShardMemory& memory) : host_(host), memory_(memory) {}
+ShardStore::ShardStore(StoreHost& host, ShardMemory& memory) : host_(host), memory_(memory), calls_(*this, memory) {}
 ShardStore::~ShardStore() = default;
 
 size_t ShardStore::EntryBytes() const {
@@ -164,6 +164,7 @@ size_t ShardStore::EntryBytes() const {
 void ShardStore::Reset(uint32_t ranks) {
   memory_.Refund(keys_.size() * EntryBytes());
   ranks_ = std::vector<Rank>(ranks);
+  calls_.Reset(ranks);
   keys_.clear();
   figures_.Clear();
   specs_.clear();
@@ -478,7 +479,7 @@ void ShardStore::Contribute(Entry& entry, uint32_t rank, Arrival arrival) {
   contributed_ = host_.Now();
   const Note& note = arrival.note;
   const auto lr = std::isnan(note.lr) ? std::nullopt : std::optional<double>(note.lr);
-  WholePush whole{{rank, clock, note.base, note.weight, arrival.total},
+  WholePush whole{{rank, clock, note.base, note.weight, note.loss, arrival.total},
                   std::move(arrival.buffer),
                   lr,
                   {std::move(arrival.list), {}}};
@@ -594,6 +595,7 @@ void ShardStore::FreeIfForgotten(uint64_t key) {
   memory_.Refund(EntryBytes());
   keys_.erase(found);
   figures_.Close(key);
+  calls_.OnChange(key);  // one that waits for it ends
 }
 
 void ShardStore::OnResume(uint32_t rank, const Header& header) {
@@ -624,6 +626,7 @@ bool ShardStore::Done(Entry& entry, const Status& status, uint32_t by) {
   Serve(entry, by);
   TimeHeld(entry);
   if (const auto at = entry.key->ReadyAt()) host_.CallStoreAt(*at);
+  calls_.OnChange(entry.number);
   return true;
 }
 
@@ -801,6 +804,7 @@ void ShardStore::OnValueSent(uint32_t rank) { ranks_[rank].under_way.pop_front()
 void ShardStore::OnLinkGone(uint32_t rank) {
   if (rank >= ranks_.size()) return;
   ranks_[rank] = {.specs = {}, .sendings = {}, .under_way = {}, .left = ranks_[rank].left};
+  calls_.OnLinkGone(rank);
   for (auto& [number, entry] : keys_) {
     entry->lists[rank].Clear();
     entry->arrivals[rank].nacked.reset();
@@ -813,10 +817,31 @@ void ShardStore::OnLinkGone(uint32_t rank) {
   }
 }
 
+// Calls
+
+void ShardStore::OnCall(uint32_t rank, const Header& header, const std::byte* payload) {
+  calls_.OnCall(rank, header, {payload, header.length});
+}
+
+StoreKey* ShardStore::FindKey(uint64_t key) {
+  const auto found = keys_.find(key);
+  return found == keys_.end() || found->second->of_rows() ? nullptr : found->second->key.get();
+}
+
+void ShardStore::Replaced(uint64_t key) { Done(*keys_.at(key), Status()); }
+
+void ShardStore::AnswerCall(uint32_t rank, const Header& header, const std::string& payload) {
+  host_.Answer(rank, header, payload);
+}
+
+void ShardStore::RefuseCall(uint32_t rank, uint64_t key, const std::string& what) { Refuse(rank, key, what); }
+
+double ShardStore::CallTime() const { return host_.Now(); }
+
 // Waits
 
 bool ShardStore::HasWaiting() const {
-  return std::ranges::any_of(keys_, [](const auto& one) {
+  return !calls_.Waits().empty() || std::ranges::any_of(keys_, [](const auto& one) {
     const Entry& entry = *one.second;
     return !entry.readers.empty() || !entry.openers.empty() || !entry.proposers.empty() || entry.held_since;
   });
@@ -842,6 +867,9 @@ std::vector<ShardStore::Wait> ShardStore::Waits() const {
     if (entry->held_since)
       for (const uint32_t rank : entry->key->Waiters()) waits(rank, *entry->held_since, *entry, Awaited::kVersion);
   }
+  for (const ShardCalls::Wait& one : calls_.Waits())
+    if (const auto key = keys_.find(one.key); key != keys_.end())
+      waits(one.rank, one.since, *key->second, Awaited::kReading);
   std::vector<Wait> found;
   for (uint32_t rank = 0; rank < longest.size(); ++rank)
     if (const Longest& one = longest[rank]; one.of != nullptr)

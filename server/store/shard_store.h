@@ -17,6 +17,7 @@
 #include "csrc/transport/links/link.h"
 #include "csrc/wire/frame.h"
 #include "server/memory.h"
+#include "server/store/calls/shard_calls.h"
 #include "server/store/fetch.h"
 #include "server/store/figures.h"
 #include "server/store/store_key.h"
@@ -38,17 +39,17 @@ class StoreHost {
   ~StoreHost() = default;
 };
 
-class ShardStore {
+class ShardStore : private CalledKeys {
  public:
   ShardStore(StoreHost& host, ShardMemory& memory);
-  ~ShardStore();
+  virtual ~ShardStore();
 
   void Reset(uint32_t ranks);  // forgets everything, for a world of so many
   bool Holds(uint64_t key) const { return !keys_.empty() && keys_.contains(key); }
   bool empty() const { return keys_.empty(); }
   const StoreFigures& figures() const { return figures_; }  // which any thread may read
 
-  // Frames of a rank's link that DecodeHeader has accepted; but for a SPEC, of a key that it holds.
+  // Frames of a rank's link that DecodeHeader has accepted; but for a SPEC or a CALL, of a key that it holds.
   void OnSpec(uint32_t rank, const Header& header, std::string_view text);
   std::byte* PlaceFor(uint32_t rank, const Header& header);  // of a PUSH's or ROWS' payload; nullptr: anywhere
   void OnPush(uint32_t rank, const Header& header, const std::byte* payload);
@@ -58,6 +59,7 @@ class ShardStore {
   void OnFetch(uint32_t rank, const Header& header, const std::byte* payload);
   void OnResume(uint32_t rank, const Header& header);
   void OnForget(uint32_t rank, const Header& header);
+  void OnCall(uint32_t rank, const Header& header, const std::byte* payload);
 
   // The priority of the next segment for that rank; nullopt: there is none.
   std::optional<int32_t> NextPriority(uint32_t rank) const;
@@ -121,6 +123,11 @@ class ShardStore {
   void Refuse(uint32_t rank, uint64_t key, const std::string& what);
   void TimeHeld(Entry& entry);
   void FreeIfForgotten(uint64_t key);
+  StoreKey* FindKey(uint64_t key) override;
+  void Replaced(uint64_t key) override;
+  void AnswerCall(uint32_t rank, const Header& header, const std::string& payload) override;
+  void RefuseCall(uint32_t rank, uint64_t key, const std::string& what) override;
+  double CallTime() const override;
   std::string Described(const Entry& entry, uint32_t rank, Awaited what) const;
   size_t EntryBytes() const;
 
@@ -130,6 +137,7 @@ class ShardStore {
   std::unordered_map<uint64_t, std::unique_ptr<Entry>> keys_;
   StoreFigures figures_;
   std::vector<Rank> ranks_;
+  ShardCalls calls_;
   std::vector<PushAnswer> answers_;  // of the call under way
   uint64_t order_ = 0;
   double contributed_ = 0;  // when the last contribution to any key came

@@ -85,7 +85,7 @@ Status StoreKey::Push(WholePush&& whole, double now, std::vector<PushAnswer>* an
   std::vector<Settled> events;
   if (Status status = ledger_.Push(push, now, &events); !status.ok()) return status;
   Stage(std::move(whole));
-  Answer(events, std::move(fresh), answers);
+  if (Status made = Answer(events, std::move(fresh), answers); !made.ok()) return made;
   if (IsHeld(push)) answers->push_back({push, Applied::kHeld, ledger_.version()});
   return {};
 }
@@ -96,8 +96,7 @@ Status StoreKey::PassTime(double now, std::vector<PushAnswer>* answers) {
   if (Status status = content_->Reserve(&fresh); !status.ok()) return status;
   std::vector<Settled> events;
   ledger_.PassTime(now, &events);
-  Answer(events, std::move(fresh), answers);
-  return {};
+  return Answer(events, std::move(fresh), answers);
 }
 
 Status StoreKey::Lose(uint32_t source, double now, std::vector<PushAnswer>* answers) {
@@ -106,8 +105,7 @@ Status StoreKey::Lose(uint32_t source, double now, std::vector<PushAnswer>* answ
   std::vector<Settled> events;
   ledger_.Lose(source, now, &events);
   Heard(source, INT64_MAX);  // nobody asks any more
-  Answer(events, std::move(fresh), answers);
-  return {};
+  return Answer(events, std::move(fresh), answers);
 }
 
 Status StoreKey::Rest(uint32_t source, double now, std::vector<PushAnswer>* answers) {
@@ -115,8 +113,7 @@ Status StoreKey::Rest(uint32_t source, double now, std::vector<PushAnswer>* answ
   if (Status status = content_->Reserve(&fresh); !status.ok()) return status;
   std::vector<Settled> events;
   ledger_.Rest(source, now, &events);
-  Answer(events, std::move(fresh), answers);
-  return {};
+  return Answer(events, std::move(fresh), answers);
 }
 
 Status StoreKey::Change(std::shared_ptr<const StoreRules> rules, double now, std::vector<PushAnswer>* answers) {
@@ -125,8 +122,7 @@ Status StoreKey::Change(std::shared_ptr<const StoreRules> rules, double now, std
   const auto before = std::exchange(rules_, std::move(rules));  // whose policy the ledger still has
   std::vector<Settled> events;
   ledger_.Change(*rules_->policy, now, &events);
-  Answer(events, std::move(fresh), answers);
-  return {};
+  return Answer(events, std::move(fresh), answers);
 }
 
 void StoreKey::Heard(uint32_t source, int64_t clock) {
@@ -185,7 +181,7 @@ std::vector<uint32_t> StoreKey::Waiters() const {
   return sources;
 }
 
-void StoreKey::Answer(std::span<const Settled> events, ShardBuffer fresh, std::vector<PushAnswer>* answers) {
+Status StoreKey::Answer(std::span<const Settled> events, ShardBuffer fresh, std::vector<PushAnswer>* answers) {
   const size_t before = answers->size();
   while (!events.empty()) {
     const Settled& first = events.front();
@@ -195,7 +191,7 @@ void StoreKey::Answer(std::span<const Settled> events, ShardBuffer fresh, std::v
       answers->push_back({first.push, Applied::kLate, ledger_.version()});
     } else {
       while (count < events.size() && events[count].version == first.version) ++count;
-      MakeVersion(events.first(count), fresh, answers);
+      if (Status made = MakeVersion(events.first(count), fresh, answers); !made.ok()) return made;
     }
     events = events.subspan(count);
   }
@@ -204,9 +200,10 @@ void StoreKey::Answer(std::span<const Settled> events, ShardBuffer fresh, std::v
   };
   for (const PushAnswer& answer : std::span(*answers).subspan(before))
     if (is_here(answer.push.source)) unheard_.insert_or_assign(IdOf(answer.push), answer);
+  return {};
 }
 
-void StoreKey::MakeVersion(std::span<const Settled> made, ShardBuffer& fresh, std::vector<PushAnswer>* answers) {
+Status StoreKey::MakeVersion(std::span<const Settled> made, ShardBuffer& fresh, std::vector<PushAnswer>* answers) {
   const size_t before = answers->size();
   std::vector<WholePush> finite;
   for (const Settled& one : made) {
@@ -215,9 +212,14 @@ void StoreKey::MakeVersion(std::span<const Settled> made, ShardBuffer& fresh, st
     if (staged.is_finite) finite.push_back(std::move(staged.whole));
   }
   const std::span those = std::span(*answers).subspan(before);
-  if (!finite.empty() && !Apply(made.front().version, finite, fresh))
-    for (PushAnswer& answer : those) answer.applied = Applied::kNotFinite;
+  if (!finite.empty()) {
+    auto applied = Apply(made.front().version, finite, fresh);
+    if (!applied.ok()) return applied.status();
+    if (!*applied)
+      for (PushAnswer& answer : those) answer.applied = Applied::kNotFinite;
+  }
   if (those.size() > 1) NameContributors(those);
+  return {};
 }
 
 // To the answers to all contributions for one version.
@@ -230,8 +232,8 @@ void StoreKey::NameContributors(std::span<PushAnswer> answers) {
   for (PushAnswer& answer : answers) answer.several = several;
 }
 
-// False if they add up to what is not finite, or to nothing: then nothing has changed.
-bool StoreKey::Apply(int64_t version, std::span<WholePush> pushes, ShardBuffer& fresh) {
+// False if they add up to what is not finite, or to nothing: then nothing has changed. An error is the update's.
+Result<bool> StoreKey::Apply(int64_t version, std::span<WholePush> pushes, ShardBuffer& fresh) {
   std::vector<StorePush> notes;
   for (const WholePush& one : pushes) notes.push_back(one.push);
   const std::vector<double> factors = rules_->combining->Factors(notes, version);
@@ -241,7 +243,8 @@ bool StoreKey::Apply(int64_t version, std::span<WholePush> pushes, ShardBuffer& 
                           .pushes = pushes,
                           .factors = factors,
                           .lr = newest->lr.value_or(rules_->update->lr()),
-                          .update = *rules_->update},
+                          .update = *rules_->update,
+                          .made_of = notes},
                          fresh);
 }
 

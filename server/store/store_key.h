@@ -80,6 +80,8 @@ class StoreKey {
   // Of a dense value.
   Snapshot value() const { return {ledger_.version(), dense_->value()}; }
   std::span<const std::byte> state() const { return dense_->state(); }
+  size_t size() const { return dense_->size(); }  // of the value, in bytes
+  DType dtype() const { return content_->dtype(); }
   // Of rows.
   const RowContent& rows() const { return *rows_; }
   bool MayRead(uint32_t reader) const { return ledger_.MayRead(reader); }  // a live source
@@ -91,7 +93,8 @@ class StoreKey {
   bool HasCome(const StorePush& push) const { return push.clock < ledger_.Clock(push.source); }
 
   // Each of these adds to `answers` who can be answered by now, in order, also sources that have left. After kCapacity,
-  // for want of memory for a copy while somebody reads, nothing has happened: it may be called again.
+  // for want of memory for a copy while somebody reads, nothing has happened: it may be called again. Other errors are
+  // those of the update, after which the key can't be used.
 
   // A contribution has come. It is only taken if it is no repetition, and if all is well; otherwise it has not come.
   // kCorrupt: as Ledger::Push, from who is no source, or again after its answer was Heard. kInvalid: a weight or a rate
@@ -106,6 +109,12 @@ class StoreKey {
   void Wake(uint32_t source) { ledger_.Wake(source); }
   // From now on other rules, which differ in their policy alone, hold for what is here, too.
   Status Change(std::shared_ptr<const StoreRules> rules, double now, std::vector<PushAnswer>* answers);
+
+  // The value becomes another one, as long, by no contribution: a version of its own.
+  void Replace(ShardBuffer value) {
+    dense_->Replace(std::move(value));
+    ledger_.Amend();
+  }
 
   int64_t Join(uint32_t source) { return ledger_.Join(source); }  // the clock of its first push
   // The source has had the answers to its contributions before `clock`.
@@ -126,15 +135,15 @@ class StoreKey {
   Status AnswerAgain(const StorePush& push, std::vector<PushAnswer>* answers) const;
   void Stage(WholePush whole);
   bool IsHeld(const StorePush& push) const;
-  void Answer(std::span<const Settled> events, ShardBuffer fresh, std::vector<PushAnswer>* answers);
-  void MakeVersion(std::span<const Settled> made, ShardBuffer& fresh, std::vector<PushAnswer>* answers);
+  Status Answer(std::span<const Settled> events, ShardBuffer fresh, std::vector<PushAnswer>* answers);
+  Status MakeVersion(std::span<const Settled> made, ShardBuffer& fresh, std::vector<PushAnswer>* answers);
   static void NameContributors(std::span<PushAnswer> answers);
-  bool Apply(int64_t version, std::span<WholePush> pushes, ShardBuffer& fresh);
+  Result<bool> Apply(int64_t version, std::span<WholePush> pushes, ShardBuffer& fresh);
 
   std::shared_ptr<const StoreRules> rules_;
   std::unique_ptr<StoreContent> content_;
   // The same, by its kind.
-  const DenseContent* dense_ = nullptr;
+  DenseContent* dense_ = nullptr;
   const RowContent* rows_ = nullptr;
   Ledger ledger_;
   std::map<Id, Staged> staged_;

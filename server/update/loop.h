@@ -113,10 +113,14 @@ class Squares {
 template <typename Derived>
 class FloatUpdate : public ValueUpdate {
  public:
-  void Apply(const UpdateCall& call) const override {
+  Result<bool> Apply(const UpdateCall& call) const override {
     const auto& self = static_cast<const Derived&>(*this);
-    if (call.dtype == DType::kFloat32) return self.template Step<float>(call);
-    self.template Step<double>(call);
+    if (call.dtype == DType::kFloat32) {
+      self.template Step<float>(call);
+    } else {
+      self.template Step<double>(call);
+    }
+    return true;
   }
 };
 

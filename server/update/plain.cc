@@ -15,8 +15,9 @@ class PlainUpdate : public ValueUpdate {
 class Assign : public PlainUpdate {
  public:
   explicit Assign(CodecSpec&) {}
-  void Apply(const UpdateCall& call) const override {
+  Result<bool> Apply(const UpdateCall& call) const override {
     if (call.shape.count() != 0) std::memcpy(call.value, call.gradient, call.shape.count() * SizeOf(call.dtype));
+    return true;
   }
 };
 
@@ -29,8 +30,9 @@ class NoUpdate final : public Assign {
 class Add final : public PlainUpdate {
  public:
   explicit Add(CodecSpec&) {}
-  void Apply(const UpdateCall& call) const override {
+  Result<bool> Apply(const UpdateCall& call) const override {
     kernels::Reduce(Op::kSum, call.dtype, call.value, call.gradient, call.shape.count());
+    return true;
   }
 };
 

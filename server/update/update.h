@@ -8,8 +8,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "csrc/base/dtype.h"
+#include "csrc/base/status.h"
+#include "server/update/store_push.h"
 
 namespace byteps_like {
 
@@ -27,11 +30,12 @@ struct UpdateCall {
   void* value = nullptr;  // changed in place, as the state is
   void* state = nullptr;  // StateCount elements
   const void* gradient = nullptr;
-  double lr = 0;      // at least 0: the push's, or lr()
-  uint64_t step = 1;  // the version that this update makes, from 1
+  double lr = 0;                           // at least 0: the push's, or lr()
+  uint64_t step = 1;                       // the version that this update makes, from 1
+  std::span<const StorePush> pushes = {};  // whose gradients were combined
 };
 
-// Immutable and thread-safe. Nothing here blocks or allocates.
+// Immutable and thread-safe. Nothing here blocks or allocates, but for functions of users.
 class ValueUpdate {
  public:
   virtual ~ValueUpdate() = default;
@@ -45,8 +49,9 @@ class ValueUpdate {
   virtual size_t StateCount(const ValueShape& /*shape*/) const { return 0; }
   // Writes the state before the first update; zeros, unless it says otherwise.
   virtual void Begin(DType dtype, const ValueShape& shape, void* state) const;
-  // The gradient should be finite, see IsFinite; no update checks that.
-  virtual void Apply(const UpdateCall& call) const = 0;
+  // The gradient should be finite, see IsFinite; no update checks that. False: what has come of it is not finite, and
+  // nothing has changed. An error ends the job.
+  virtual Result<bool> Apply(const UpdateCall& call) const = 0;
 };
 
 using UpdatePointer = std::unique_ptr<const ValueUpdate>;

@@ -126,6 +126,8 @@ def test_it_stays_hogwild_and_others_don_t_become_it(job):
         store = hogwild(worker, "stays", np.zeros(4))
         with pytest.raises(InvalidArgumentError, match="hogwild can't become ssp:s=1"):
             store.change("ssp:s=1")
+        with pytest.raises(InvalidArgumentError, match="no server has 'store/stays/w'"):
+            store.call("scale", "w", a=2)
         for handle in store.start_finish():
             handle.wait(DEADLINE)
         kept = Store("kept", {"w": np.zeros(4)}, worker=worker)

@@ -1,7 +1,7 @@
 // libFuzzer target (`make fuzz`): a server's shard that keeps values, with the links of three ranks, whose frames are
 // valid one by one, and come in any order: keys opened and forgotten, first values, contributions whole and in
-// segments, repeated, unconfirmed and too early, pulls of any part, new links, ranks that stop reading or leave, and
-// any of these with one field changed.
+// segments, repeated, unconfirmed and too early, pulls of any part, calls that leave values as they are, new links,
+// ranks that stop reading or leave, and any of these with one field changed.
 //
 // An input's first byte chooses the policy and the update; then comes a row of actions of a few bytes each.
 // `store_fuzz --seeds=FOLDER` writes some. What must hold whatever they are: no error of memory (values are read late);
@@ -67,6 +67,7 @@ enum Action : uint32_t {
   kReadOn,
   kLeave,
   kFail,
+  kCallOnValues,
   kActions
 };
 
@@ -149,9 +150,52 @@ class World : ShardLinks {
         error.aux = input.Word();
         return Send(rank, error, input);
       }
+      case kCallOnValues:
+        return Call(rank, key, input);
       case kActions:
         return;
     }
+  }
+
+  // The keys are two partitions of tensor 0. What is asked again is answered as before.
+  void Call(uint32_t rank, uint32_t key, Input& input) {
+    static const std::string kCalls[] = {
+        std::string("\x02\x00\x03"
+                    "dot"
+                    "\0\0\0\0"
+                    "\0\0\0\0",
+                    14),
+        std::string("\x02\x00\x04"
+                    "copy"
+                    "\0\0\0\0"
+                    "\0\0\0\0",
+                    15),
+        std::string("\x01\x01\x05"
+                    "scale"
+                    "\0\0\0\0"
+                    "\x01"
+                    "a"
+                    "\0\0\0\0\0\0\xf0\x3f",
+                    22),
+        std::string("\x01\x00\x05"
+                    "other"
+                    "\0\0\0\0",
+                    12),
+        std::string("\x01\x01\x05"
+                    "scale",
+                    8),
+    };
+    const uint32_t how = input.Byte();
+    const std::string& text = kCalls[how % std::size(kCalls)];
+    Header call = HeaderFor(FrameType::kCall, rank, key);
+    call.round = called_[rank];
+    call.aux = 1 + how / 64 % kKeys;
+    call.total = kKeys;
+    call.length = static_cast<uint32_t>(text.size());
+    if (mutates_) Change(call, input);
+    Buffer payload(call.length);
+    std::ranges::transform(text.substr(0, payload.size()), payload.begin(), [](char one) { return std::byte(one); });
+    PutFrame(rank, call, payload);
   }
 
   Header HeaderFor(FrameType type, uint32_t rank, uint32_t key) const {
@@ -278,6 +322,10 @@ class World : ShardLinks {
         return OnResumed(rank, header);
       case FrameType::kError:
         return Require(header.aux != 0 && header.aux < kCodeCount);
+      case FrameType::kCall:
+        Require(header.aux < kCodeCount && (!sane_ || header.round <= called_[rank]));
+        called_[rank] = header.round + 1;
+        return;
       case FrameType::kRegion:
       case FrameType::kWarning:
         return;
@@ -344,8 +392,9 @@ class World : ShardLinks {
   const Rules rules_;
   std::array<std::array<Progress, kKeys>, kRanks> ranks_;
   std::array<Known, kKeys> known_;
-  std::array<bool, kRanks> announced_{};  // the rules, over this link
-  std::array<bool, kKeys> exact_{};       // values are as expected
+  std::array<uint32_t, kRanks> called_{};  // calls that were answered, by rank
+  std::array<bool, kRanks> announced_{};   // the rules, over this link
+  std::array<bool, kKeys> exact_{};        // values are as expected
   bool mutates_ = false;
   bool sane_ = true;  // no field was changed so far
 };
@@ -360,7 +409,7 @@ void WriteSeeds(const std::string& folder) {
         play.All(kOpen, key).One(kBegin, 0, key).One(kOpen, 0, key);
         return play;
       };
-      Play whole = begun(), partly = begun(), again = begun(), unread = begun(), gone = begun();
+      Play whole = begun(), partly = begun(), again = begun(), unread = begun(), gone = begun(), called = begun();
       const std::string of = name + "-" + std::to_string(key);
       for (int step = 0; step < 3; ++step) whole.All(kPushAll, key).All(kReadValue, key, {0}).All(kPushLoud, key);
       whole.Write(of + "-whole");
@@ -371,6 +420,8 @@ void WriteSeeds(const std::string& folder) {
       unread.One(kStopReading, 0).All(kPushLoud, key).All(kForgetKey, key).One(kReadOn, 0).Write(of + "-unread");
       gone.One(kPushNext, 2, key, {1}).One(kLeave, 2).One(kPushAll, 0, key).One(kPushAll, 1, key);
       gone.One(kReadValue, 0, key, {0}).One(kTooEarly, 0, key, {0}).Write(of + "-gone");
+      called.All(kPushAll, key).All(kCallOnValues, key, {0}).All(kCallOnValues, key, {2}).All(kNewLink).All(kOpen, key);
+      called.All(kPushAll, key).All(kCallOnValues, key, {1}).All(kReadValue, key, {0}).Write(of + "-called");
     }
   }
 }

@@ -293,6 +293,26 @@ std::vector<Golden> Goldens() {
   all.push_back({"a list that the server doesn't have", nack,
                  "42504c3219000000030000000100000001000200000000000d00000000000000"
                  "0500000000000000000000000200000000000000070000008877665556eb159f"});
+  Header call;
+  call.type = FrameType::kCall;
+  call.view = 3;
+  call.member = 1;
+  call.key = 0x20001;
+  call.round = 7;
+  call.priority = std::numeric_limits<int32_t>::max();
+  call.length = 9;
+  call.total = 12;
+  call.payload_crc = 0xE3069283;
+  call.aux = 3;
+  all.push_back({"a call of a function on some partitions", call,
+                 "42504c321d0000000300000001000000010002000000000007000000ffffff7f"
+                 "0000000000000000090000000c000000839206e3030000000000000045b48027"});
+  call.priority = 0;
+  call.total = 9;
+  call.aux = 1;
+  all.push_back({"the answer that it can't be", call,
+                 "42504c321d000000030000000100000001000200000000000700000000000000"
+                 "00000000000000000900000009000000839206e30100000000000000d1e394a5"});
   return all;
 }
 
@@ -359,6 +379,7 @@ TEST_CASE("frame: every wrong field is refused by name") {
   CheckRefused(Mutant(0, 0, 1), "magic");
   CheckRefused(Mutant(4, 0, 1), "type");
   CheckRefused(Mutant(4, kFrameTypeCount, 1), "type");
+  for (uint8_t type = kFirstUnassigned; type <= kLastUnassigned; ++type) CheckRefused(Mutant(4, type, 1), "type");
   CheckRefused(Mutant(5, kDTypeCount, 1), "dtype");
   CheckRefused(Mutant(6, kOpCount, 1), "op");
   CheckRefused(Mutant(7, 64, 1), "flags");

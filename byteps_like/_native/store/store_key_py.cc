@@ -85,6 +85,7 @@ class PyKey {
     return Listed(answers);
   }
   void Wake(uint32_t source) { key_->Wake(source); }
+  void Replace(const ValueSource& value) { key_->Replace(Copied(value)); }
   int64_t Join(uint32_t source) { return key_->Join(source); }
   void Heard(uint32_t source, int64_t clock) { key_->Heard(source, clock); }
   bool MayRead(uint32_t reader) const { return key_->MayRead(reader); }
@@ -228,6 +229,7 @@ void BindStoreKey(nb::module_& m) {
            "value"_a, "policy"_a, "combining"_a, "update"_a, "sources"_a, "now"_a = 0.0, "limit"_a = 0)
       .def("push", &PyStoreKey::Push, "push"_a, "gradient"_a, "now"_a, "lr"_a = nb::none(),
            "`push`: source, clock, base, weight.")
+      .def("replace", &PyStoreKey::Replace, "value"_a)
       .def("value", &PyStoreKey::Value, "The version in force, and an array of it that stays as it is.")
       .def("state", &PyStoreKey::State);
   PyKey::Bind(dense);

@@ -62,8 +62,11 @@ class PyUpdate {
                           .gradient = gradient.data(),
                           .lr = lr.value_or(update_->lr()),
                           .step = step};
-    const nb::gil_scoped_release release;
-    update_->Apply(call);
+    const auto applied = [&] {
+      const nb::gil_scoped_release release;
+      return update_->Apply(call);
+    }();
+    ThrowIfFailed(applied.status());
   }
 
  private:

@@ -5,6 +5,7 @@ Policies are pure: they decide by what the key's ledger shows them, and keep not
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ class Contribution:
     base: int
     """The version that it was computed on."""
     weight: float = 1.0
+    loss: float = field(default=math.nan, compare=False)
+    """Of its source's step; NaN: not told."""
 
 
 @dataclass

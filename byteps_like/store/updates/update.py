@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from byteps_like.compression.lanes import lane_sum
 from byteps_like.compression.spec import canonical
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.store.policies.policy import Contribution
 
 Values = NDArray[Any]
 
@@ -51,6 +53,10 @@ class ValueUpdate(ABC):
     takes_integers: ClassVar[bool] = False
     whole: ClassVar[bool] = False
     """Whether it needs the tensor uncut, because it takes norms over all of it."""
+    sole: ClassVar[str] = ""
+    """The parameter that a text may give without its name, alone; "": none."""
+    checks_result: ClassVar[bool] = False
+    """Whether a version is left out where value or state come out with an infinity or a NaN."""
 
     def __post_init__(self) -> None:
         for parameter in fields(self):
@@ -78,21 +84,29 @@ class ValueUpdate(ABC):
         return np.zeros(self.state_shape(value.shape), value.dtype)
 
     def apply(
-        self, value: Values, state: Values, gradient: Values, lr: float | None = None, step: int = 1
-    ) -> tuple[Values, Values]:
+        self, value: Values, state: Values, gradient: Values, lr: float | None = None, step: int = 1,
+        pushes: Sequence[Contribution] = (),
+    ) -> tuple[Values, Values]:  # fmt: skip
         """The value and the state after one update; the arguments stay as they are.
 
         `gradient`: all contributions combined, of the value's shape and type; see `is_finite`. `lr`: that of the push,
-        None for the update's own. `step`: the version that this update makes, from 1. Raises InvalidArgumentError for
+        None for the update's own. `step`: the version that this update makes, from 1. `pushes`: whose gradients were
+        combined, for functions. Raises InvalidArgumentError for
         arrays that don't fit, an `lr` that is negative or not finite, and a `step` below 1.
         """
         self._check(value, state, gradient, step)
         with np.errstate(all="ignore"):
-            return self.compute(value, state, gradient, self.rate(lr), step)
+            return self.compute_from(pushes, value, state, gradient, self.rate(lr), step)
 
     @abstractmethod
     def compute(self, value: Values, state: Values, gradient: Values, lr: float, step: int) -> tuple[Values, Values]:
         """What `apply` returns, of arguments that have been checked."""
+
+    def compute_from(
+        self, pushes: Sequence[Contribution], value: Values, state: Values, gradient: Values, lr: float, step: int
+    ) -> tuple[Values, Values]:
+        """`compute`, for updates that see more of the contributions than their combined gradient."""
+        return self.compute(value, state, gradient, lr, step)
 
     def rate(self, lr: float | None) -> float:
         """The learning rate of a push that brings `lr`, or None. 1 where the update has none and doesn't use it."""

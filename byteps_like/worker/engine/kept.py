@@ -12,7 +12,7 @@ from byteps_like.errors import DeadlineError, InvalidArgumentError, MismatchErro
 from byteps_like.wire.note import Applied, Note
 from byteps_like.worker.api import Declared
 from byteps_like.worker.engine.waiting import Describe
-from byteps_like.worker.keeping import KeepHandle, KeepSpec, KeptTensor, Outcome, check_keep, check_note
+from byteps_like.worker.keeping import KeepHandle, KeepSpec, KeptTensor, Outcome, check_keep, check_note, check_together
 from byteps_like.worker.local import check_push_pull
 
 NOBODY = 0xFFFFFFFF
@@ -85,6 +85,13 @@ class KeptTensors:
     def _begin(self, declared: Declared, start: Start) -> KeepHandle:
         return EngineKeepHandle(self._worker, self._worker.begin(declared, start), declared)
 
+    def call(self, tensors: Sequence[Declared], text: bytes) -> EngineKeepHandle:
+        """See worker.keeping.Keeps."""
+        check_together(tensors)
+        numbers = [self._worker.begin(one, lambda _, tensor: tensor) for one in tensors]
+        operation = self._worker.begin(tensors[0], lambda engine, _: engine.call(numbers, text))
+        return EngineKeepHandle(self._worker, operation, tensors[0])
+
     def forget(self, declared: Declared) -> None:
         """Its name is not used any more."""
         with self._lock:
@@ -137,6 +144,10 @@ class EngineKeepHandle:
     def outcomes(self) -> Sequence[Outcome]:
         """Of each partition, in their order. Call it once the operation is done."""
         return [Outcome(Applied(how), version, tuple(ranks)) for how, version, ranks in self._operation.outcomes()]
+
+    def answers(self) -> Sequence[bytes]:
+        """To a call, of each shard. Call it once the operation is done."""
+        return list(self._operation.answers())
 
     def _describe(self, since: float) -> Waiting:
         """Not what this rank has started: whom it waits for is its policy's affair, so nobody can tell by its wait that

@@ -47,7 +47,7 @@ from byteps_like.worker.engine.kept_table import EngineKeptTable, opening_of
 from byteps_like.worker.engine.moves import Moves
 from byteps_like.worker.engine.shares import Shared, shared
 from byteps_like.worker.engine.waiting import Describe, wait_for
-from byteps_like.worker.keeping import KeepSpec, KeptTensor
+from byteps_like.worker.keeping import CallHandle, KeepSpec, KeptTensor
 from byteps_like.worker.local import CompletedHandle, check_feedback, check_push_pull
 from byteps_like.worker.standing import Standing, Stands
 from byteps_like.worker.tables import KeptTable, TableShards, TableSpec
@@ -237,6 +237,10 @@ class NativeWorker(Stands):
         shards = TableShards(declared)
         self._kept.open(declared, spec, opening_of(shards, spec))
         return EngineKeptTable(self, shards, self._kept)
+
+    def call(self, tensors: Sequence[Declared], text: bytes) -> CallHandle:
+        """See worker.keeping.Keeps."""
+        return self._kept.call(tensors, text)
 
     def begin(self, declared: Declared, start: Start) -> Any:
         """See worker.kept.KeepsByEngine."""

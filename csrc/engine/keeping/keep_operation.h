@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "csrc/engine/operation.h"
@@ -20,6 +21,7 @@ struct KeepOutcome {
 
 struct KeepOperation : Operation {
   std::vector<KeepOutcome> outcomes;           // of each partition; written before `remaining` becomes 0
+  std::vector<std::string> answers;            // to what it calls, of each link; before, too
   std::vector<std::byte> initial;              // the first value of the tensor that it opens, on the rank that sets it
   std::vector<std::vector<std::byte>> ranges;  // of each part, what a read of a range has found: ids, then the rows
 };

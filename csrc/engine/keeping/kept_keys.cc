@@ -1,11 +1,15 @@
 #include "csrc/engine/keeping/kept_keys.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace byteps_like {
 KeptKeys::KeptKeys(EngineContext& context, KeepSink& sink, std::function<void()> kick)
-    : context_(context), sink_(sink), kick_(std::move(kick)) {}
+    : context_(context),
+      sink_(sink),
+      kick_(std::move(kick)),
+      calls_([this](uint64_t key, uint64_t order) { return HasSent(key, order); }, *this) {}
 
 // What is asked for
 
@@ -66,6 +70,14 @@ void KeptKeys::Fetch(uint64_t key, KeepFetch fetch) {
   Queue(*entry);
 }
 
+void KeptKeys::Call(KeepCall call) {
+  for (const uint64_t key : call.keys)
+    if (const Status never = CheckOpened(key, false); !never.ok()) return sink_.Settled(call.ticket, never, {});
+  ++under_way_;
+  calls_.Call(std::move(call));
+  kick_();
+}
+
 // For something that is under way from here on; nullptr: it has failed.
 KeptKeys::Entry* KeptKeys::Opened(uint64_t key, bool table, const KeepTicket& ticket) {
   if (const Status never = CheckOpened(key, table); !never.ok()) {
@@ -101,6 +113,7 @@ void KeptKeys::End(const Status& why) {
   turns_ = {};
   starved_.clear();
   for (auto& [number, entry] : keys_) entry.kept().End(why);
+  calls_.End(why);
 }
 
 uint32_t KeptKeys::NumberOf(const std::string& text) {
@@ -117,6 +130,7 @@ void KeptKeys::OnNewLink() {
   turns_ = {};
   starved_.clear();
   unanswered_ = lent_ = 0;
+  calls_.OnNewLink();
   for (auto& [number, entry] : keys_) {
     entry.kept().OnNewLink();
     entry.queued = false;
@@ -132,6 +146,7 @@ void KeptKeys::Queue(Entry& entry) {
 }
 
 std::optional<int32_t> KeptKeys::NextPriority() {
+  if (calls_.due()) return std::numeric_limits<int32_t>::max();
   while (!turns_.empty()) {
     Entry& entry = *turns_.top().entry;
     const auto begins = entry.kept().begins();
@@ -144,6 +159,12 @@ std::optional<int32_t> KeptKeys::NextPriority() {
 }
 
 void KeptKeys::Next(size_t segment, Outgoing& next) {
+  if (calls_.due()) {
+    calls_.Next(next);
+    next.header.view = context_.options.credentials.view;
+    next.header.member = context_.options.member;
+    return;
+  }
   Entry& entry = *turns_.top().entry;
   turns_.pop();
   entry.queued = false;
@@ -158,6 +179,12 @@ void KeptKeys::Next(size_t segment, Outgoing& next) {
     next.payload = reinterpret_cast<const std::byte*>(text.data());
   }
   Queue(entry);
+}
+
+// A key that is not used any more has nothing to send.
+bool KeptKeys::HasSent(uint64_t key, uint64_t order) {
+  const auto found = keys_.find(key);
+  return found == keys_.end() || found->second.value->HasSent(order);
 }
 
 // Two of the longest at least: one is on its way while the other is applied. So a server holds no more of a rank.
@@ -199,6 +226,13 @@ Status KeptKeys::OnFrame(const Header& header, const std::byte* payload) {
   if (unanswered_ <= context_.credit_bytes) lent_ = 0;
   Queue(entry);
   if (answered != 0) Feed();
+  if (calls_.waits()) kick_();
+  return status;
+}
+
+Status KeptKeys::OnAnswer(const Header& header, std::string payload) {
+  Status status = calls_.OnAnswer(header, std::move(payload));
+  if (calls_.waits()) kick_();
   return status;
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "csrc/engine/engine_context.h"
+#include "csrc/engine/keeping/kept_calls.h"
 #include "csrc/engine/keeping/kept_key.h"
 #include "csrc/engine/keeping/kept_table.h"
 
@@ -32,6 +33,7 @@ class KeptKeys : private KeepSink {
   void Push(uint64_t key, KeepPush push);
   void Read(uint64_t key, KeepRead read);
   void Fetch(uint64_t key, KeepFetch fetch);
+  void Call(KeepCall call);
   bool Forget(uint64_t key);    // which is not used again; false: there is none, or something is in flight
   void End(const Status& why);  // everything, and what comes later
 
@@ -42,6 +44,7 @@ class KeptKeys : private KeepSink {
   bool Holds(uint64_t key) const { return keys_.contains(key); }
   std::byte* PlaceFor(const Header& header);  // as the next, of a key that it holds
   Status OnFrame(const Header& header, const std::byte* payload);
+  Status OnAnswer(const Header& header, std::string payload);  // to a call
   bool busy() const { return under_way_ != 0; }
 
  private:
@@ -67,6 +70,7 @@ class KeptKeys : private KeepSink {
   void Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) override;
   void Queue(Entry& entry);
   bool HasCredit(uint64_t bytes) const;
+  bool HasSent(uint64_t key, uint64_t order);
   void Starve(Entry& entry);
   void Feed();
   void LendCredit();
@@ -77,6 +81,7 @@ class KeptKeys : private KeepSink {
   std::unordered_map<uint64_t, Entry> keys_;
   std::deque<std::string> texts_;  // of specs, by number; a frame may refer to one
   std::set<uint32_t> announced_;   // of those, to the server on this link
+  KeptCalls calls_;
   std::priority_queue<Turn> turns_;
   std::vector<Entry*> starved_;  // for credit
   size_t under_way_ = 0;         // openings, contributions and reads

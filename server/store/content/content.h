@@ -43,6 +43,7 @@ struct VersionCall {
   std::span<const double> factors;  // one each
   double lr = 0;
   const ValueUpdate& update;
+  std::span<const StorePush> made_of = {};  // one each
 };
 
 class StoreContent {
@@ -54,8 +55,9 @@ class StoreContent {
   virtual Status Reserve(ShardBuffer* /*fresh*/) { return {}; }
   // This contribution is about to be staged: what Apply will need for it is made now. kCapacity.
   virtual Status Admit(WholePush& /*whole*/) { return {}; }
-  // False if the contributions add up to what is not finite: then nothing has changed. `fresh` is what was reserved.
-  virtual bool Apply(const VersionCall& call, ShardBuffer& fresh) = 0;
+  // False if the contributions add up to what is not finite, or the update makes that of them: then nothing has
+  // changed, but for other rows. An error is the update's. `fresh` is what was reserved.
+  virtual Result<bool> Apply(const VersionCall& call, ShardBuffer& fresh) = 0;
 };
 
 }  // namespace byteps_like

@@ -32,18 +32,18 @@ Status DenseContent::Reserve(ShardBuffer* fresh) {
   return fresh->size() < bytes_ ? memory_.Exhausted() : Status();
 }
 
-bool DenseContent::Apply(const VersionCall& call, ShardBuffer& fresh) {
+Result<bool> DenseContent::Apply(const VersionCall& call, ShardBuffer& fresh) {
   std::vector<void*> arrays;
   for (const WholePush& one : call.pushes) arrays.push_back(one.gradient.data());
   if (!AddUp(dtype_, arrays, call.factors, shape_.count())) return false;
-  call.update.Apply({.dtype = dtype_,
-                     .shape = shape_,
-                     .value = Writable(fresh),
-                     .state = state_.data(),
-                     .gradient = arrays.front(),
-                     .lr = call.lr,
-                     .step = static_cast<uint64_t>(call.version)});
-  return true;
+  return call.update.Apply({.dtype = dtype_,
+                            .shape = shape_,
+                            .value = Writable(fresh),
+                            .state = state_.data(),
+                            .gradient = arrays.front(),
+                            .lr = call.lr,
+                            .step = static_cast<uint64_t>(call.version),
+                            .pushes = call.made_of});
 }
 
 std::byte* DenseContent::Writable(ShardBuffer& fresh) {

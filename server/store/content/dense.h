@@ -25,8 +25,11 @@ class DenseContent final : public StoreContent {
 
   DType dtype() const override { return dtype_; }
   size_t CountOf(const WholePush&) const override { return shape_.count(); }
+  size_t size() const { return bytes_; }
+  // The value becomes another one, as long.
+  void Replace(ShardBuffer value) { value_ = std::make_shared<ShardBuffer>(std::move(value)); }
   Status Reserve(ShardBuffer* fresh) override;
-  bool Apply(const VersionCall& call, ShardBuffer& fresh) override;
+  Result<bool> Apply(const VersionCall& call, ShardBuffer& fresh) override;
 
  private:
   DenseContent(const ValueUpdate& update, StoreValue value, ShardMemory& memory);

@@ -90,11 +90,12 @@ Status RowContent::Admit(WholePush& whole) {
   return table_.FindOrMake(ids, fresh_.data(), reinterpret_cast<uint32_t*>(whole.rows.slots.data()));
 }
 
-bool RowContent::Apply(const VersionCall& call, ShardBuffer&) {
+// Rows of which an update makes what is not finite stay as they are; others don't.
+Result<bool> RowContent::Apply(const VersionCall& call, ShardBuffer&) {
   if (!AddUpAll(call)) return false;
   if (call.pushes.size() > 1) {
-    UpdateMerged(call);
-    return true;
+    Status merged = UpdateMerged(call);
+    return merged.ok() ? Result<bool>(true) : merged;
   }
   const WholePush& only = call.pushes.front();
   const uint32_t* const slots = SlotsOf(only);
@@ -102,7 +103,7 @@ bool RowContent::Apply(const VersionCall& call, ShardBuffer&) {
   for (size_t i = 0; i < std::min(kAhead, count); ++i) table_.Prefetch(slots[i], table_.record_bytes());
   for (size_t i = 0; i < count; ++i) {
     if (i + kAhead < count) table_.Prefetch(slots[i + kAhead], table_.record_bytes());
-    Update(call, slots[i], GradientOf(only, i));
+    if (Status status = Update(call, slots[i], GradientOf(only, i)); !status.ok()) return status;
   }
   return true;
 }
@@ -126,12 +127,13 @@ bool RowContent::AddUpAll(const VersionCall& call) const {
   });
 }
 
-void RowContent::UpdateMerged(const VersionCall& call) {
+Status RowContent::UpdateMerged(const VersionCall& call) {
   std::array<std::pair<uint32_t, const std::byte*>, kAhead> ahead;  // a ring
   size_t begun = 0, done = 0;
+  Status status;
   const auto update = [&] {
     const auto [slot, gradient] = ahead[done++ % kAhead];
-    Update(call, slot, gradient);
+    if (status.ok()) status = Update(call, slot, gradient);
   };
   Merge(call.pushes, [&](std::span<const Place> places) {
     if (begun - done == kAhead) update();
@@ -142,19 +144,23 @@ void RowContent::UpdateMerged(const VersionCall& call) {
     return true;
   });
   while (done < begun) update();
+  return status;
 }
 
-void RowContent::Update(const VersionCall& call, uint32_t slot, const std::byte* gradient) {
+Status RowContent::Update(const VersionCall& call, uint32_t slot, const std::byte* gradient) {
   Head& head = HeadAt(slot);
   head.version = static_cast<uint32_t>(call.version);
   if (head.updates != std::numeric_limits<uint32_t>::max()) ++head.updates;
-  call.update.Apply({.dtype = dtype_,
-                     .shape = {1, width_},
-                     .value = ValueAt(slot),
-                     .state = ValueAt(slot) + row_bytes_,
-                     .gradient = gradient,
-                     .lr = call.lr,
-                     .step = head.updates});
+  return call.update
+      .Apply({.dtype = dtype_,
+              .shape = {1, width_},
+              .value = ValueAt(slot),
+              .state = ValueAt(slot) + row_bytes_,
+              .gradient = gradient,
+              .lr = call.lr,
+              .step = head.updates,
+              .pushes = call.made_of})
+      .status();
 }
 
 // Readers

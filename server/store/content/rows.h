@@ -45,7 +45,7 @@ class RowContent final : public StoreContent {
   DType dtype() const override { return dtype_; }
   size_t CountOf(const WholePush& whole) const override { return whole.rows.list->count * width_; }
   Status Admit(WholePush& whole) override;
-  bool Apply(const VersionCall& call, ShardBuffer& fresh) override;
+  Result<bool> Apply(const VersionCall& call, ShardBuffer& fresh) override;
 
  private:
   // Of a record; then the value, then the state.
@@ -59,8 +59,8 @@ class RowContent final : public StoreContent {
   std::byte* ValueAt(uint32_t slot) const { return table_.At(slot) + sizeof(Head); }
   std::byte* GradientOf(const WholePush& push, size_t row) const { return push.gradient.data() + row * row_bytes_; }
   bool AddUpAll(const VersionCall& call) const;
-  void Update(const VersionCall& call, uint32_t slot, const std::byte* gradient);
-  void UpdateMerged(const VersionCall& call);
+  Status Update(const VersionCall& call, uint32_t slot, const std::byte* gradient);
+  Status UpdateMerged(const VersionCall& call);
   void CopyRows(std::span<const uint32_t> slots, std::byte* to) const;
   Result<RowAnswer> Taken(size_t bytes, size_t most) const;
 

@@ -36,6 +36,10 @@ IN_ONE_JOB = {
         r"rank 0: local SGD: 0\.1\d\d of the bytes[^~]*rank 0: SparseLoCo: 0\.0[01]\d of[^~]*"
         r"rank 0: streaming DiLoCo, 4 parts: 0\.1\d\d of the bytes",
     ),
+    "server_functions.py": (
+        "--size 300 --steps 60",
+        r"rank 0: norm (\d+)\.\d+ of \1\.\d+, [1-9]\d? elements beyond 2",
+    ),
     "batch_shares.py": (
         "--steps 12 --batch 48 --cost 0.5",
         r"equal: 24 \+ 24 images, \d+ ms a step[^~]*by speed: \d+ \+ \d+ images, \d+ ms a step",
@@ -52,7 +56,8 @@ IN_ONE_JOB = {
 }
 """Example -> short arguments, what must stand in its output."""
 
-NEED_SERVERS = {"portable.py", "slow_rank.py", "key_value.py"}
+NEED_SERVERS = {"portable.py", "server_functions.py", "slow_rank.py", "key_value.py"}
+FUNCTIONS = "BYTEPS_LIKE_SERVER_IMPORTS=examples.server_functions"
 IN_THE_DEMO = {"digits.py", "demo.py"}
 
 
@@ -70,7 +75,7 @@ def run(*command: str) -> str:
 def drive(python: list[str], workers: int, commands: list[str], servers: int = 1) -> dict[str, str]:
     """Runs examples in one job; example -> its output."""
     counts = ["-n", str(workers), "-s", str(servers)]
-    launcher = [sys.executable, "-m", "byteps_like", "run", "-q", *counts, "--"] if workers else []
+    launcher = [sys.executable, "-m", "byteps_like", "run", "-q", *counts, "--env", FUNCTIONS, "--"] if workers else []
     out = run(*launcher, *python, str(DRIVER), *commands)
     parts: dict[str, str] = {}
     for rank in range(max(workers, 1)):

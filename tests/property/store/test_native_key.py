@@ -379,3 +379,31 @@ def test_rules_that_have_nothing_to_do_with_a_type_are_refused(
         StoreKey(value, policy, range(1), update_of(update), way)
     with pytest.raises(InvalidArgumentError, match=words):
         _core.StoreKey(value, text_of(policy), way.text(), update_of(update).spec(), 1)
+
+
+@pytest.mark.parametrize("text", ["bsp", "k_of_n:k=2,late=next", "k_of_n:k=2", "ssp:s=1", "asp"])
+def test_who_waits_goes_on_waiting_when_a_value_is_replaced(text: str) -> None:
+    policy = policy_of(text, 3)
+    key = StoreKey(np.zeros(4, np.float32), policy, range(3), update_of("add"), Weighed("sum"))
+    native = native_of(key)
+    draw = np.random.default_rng(1)
+
+    def look() -> list[bool]:
+        version, value = native.value()
+        assert version == key.ledger.version and bits(value) == bits(key.value)
+        may = [key.ledger.may_read(source) for source in range(3)]
+        assert may == [native.may_read(source) for source in range(3)]
+        return may
+
+    for source in (0, 1, 2, 0, 0, 1):
+        push = Contribution(source, key.ledger.clock(source), key.ledger.version)
+        gradient = draw.standard_normal(4).astype(np.float32)
+        answers = native.push((push.source, push.clock, push.base, 1.0), gradient, 0.0)
+        assert answers == listed(key.push(push, gradient, 0.0))
+        before, version = look(), key.ledger.version
+        value = draw.standard_normal(4).astype(np.float32)
+        key.replace(value)
+        native.replace(value)
+        assert key.ledger.version == version + 1 and np.array_equal(key.value, value)
+        after = look()
+        assert after == before

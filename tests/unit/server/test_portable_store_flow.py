@@ -25,7 +25,7 @@ TEXT = KeepSpec("asp", "sum:age=none,damp=none", "add").text
 SPEC, OPENED, PUSH, PULL, VALUE = (
     FrameType.SPEC, FrameType.OPENED, FrameType.PUSH, FrameType.PULL, FrameType.VALUE,
 )  # fmt: skip
-APPLIED, RESUME, RESUMED = FrameType.APPLIED, FrameType.RESUME, FrameType.RESUMED
+APPLIED, RESUME, RESUMED, CALL = FrameType.APPLIED, FrameType.RESUME, FrameType.RESUMED, FrameType.CALL
 SILENT, NOTED = int(FrameFlag.SILENT), int(FrameFlag.SILENT | FrameFlag.NOTED)
 
 
@@ -487,3 +487,43 @@ def check_reads(links: Links, key: int, *, sees_own: bool) -> None:
             assert read.out.tobytes() == entry.history[version]
             if sees_own:
                 assert all(asked.outcomes[key][clock].version <= version for clock in range(read.before))
+
+
+def call_on(flow: StoreFlow, keys: list[int], told: list[object], text: bytes = b"text") -> None:
+    flow.call(keys, 2, 5, text, lambda error, answer: told.append(error or answer))
+
+
+def test_a_call_goes_behind_what_was_contributed_before_and_one_goes_after_the_other():
+    flow, told_of = StoreFlow(40, 1000), list[object]()
+    for key in (1, 2):
+        opened(flow, lane_spec(key))
+    flow.push(2, push_of(48))
+    call_on(flow, [1, 2], told_of)
+    flow.push(2, push_of(48))
+    call_on(flow, [1], told_of)
+    assert [kind for kind, *_ in told(flow)] == [PUSH, PUSH, CALL, PUSH, PUSH]
+    header = Header(CALL, key=1)
+    flow.take(header, b"one")
+    ((second, text),) = sent(flow)[:1]
+    assert (second.type, second.key, second.round, second.aux, second.total, text) == (CALL, 1, 1, 2, 5, b"text")
+    flow.take(header, b"again")  # over an older link
+    flow.take(replace(header, round=1, aux=1), b"it went wrong")
+    assert told_of[0] == b"one" and isinstance(told_of[1], InvalidArgumentError)
+    with pytest.raises(CorruptError, match="call 2 was answered, which was not made"):
+        flow.take(replace(header, round=2), b"")
+
+
+def test_a_call_goes_again_on_a_new_link_behind_what_goes_again():
+    flow, told_of = StoreFlow(1000, 1000), list[object]()
+    opened(flow, lane_spec())
+    flow.push(1, push_of(48))
+    call_on(flow, [1], told_of)
+    assert [kind for kind, *_ in told(flow)] == [PUSH, CALL]
+    flow.new_link()
+    assert [kind for kind, *_ in told(flow)] == [SPEC]
+    flow.take(Header(OPENED, key=1), b"")  # which has not had the contribution
+    assert [kind for kind, *_ in told(flow)] == [RESUME]
+    flow.take(Header(RESUMED, key=1), b"")
+    assert [kind for kind, *_ in told(flow)] == [PUSH, CALL]
+    flow.take(Header(CALL, key=1), b"at last")
+    assert told_of == [b"at last"]

@@ -1,9 +1,12 @@
 """The server process around a stand-in for the native store: worlds, failures, counters, draining, the end."""
 
+import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +14,10 @@ from byteps_like.config import Config
 from byteps_like.control.calls.client import ControlClient
 from byteps_like.control.calls.scheduler import SchedulerServer
 from byteps_like.control.types import Member, MemberRole, View
-from byteps_like.errors import BytePSLikeError, MismatchError, StalledError
+from byteps_like.errors import BytePSLikeError, ConfigError, MismatchError, StalledError
 from byteps_like.server.admin import drain_server, server_kept, server_stats
 from byteps_like.server.figures import KeptFigures, RankFigures
+from byteps_like.server.imports import import_modules
 from byteps_like.server.process import EmbeddedServer, Notify, ServerProcess
 
 CONFIG = Config(
@@ -82,7 +86,7 @@ class Rig:
         assert (shards, inproc_url.split("://")[0]) == (2, "inproc")
         return self.door
 
-    def server(self, **changes: int) -> ServerProcess:
+    def server(self, **changes: Any) -> ServerProcess:
         return ServerProcess(replace(self.config, role="server", **changes), self.make_store, self.make_door)  # type: ignore[arg-type]
 
     def worker(self, **changes: object) -> tuple[ControlClient, View]:
@@ -172,3 +176,16 @@ def test_an_embedded_server_and_its_metrics(rig: Rig) -> None:
     client.leave()
     server.stop()
     assert rig.stores[0].stopped
+
+
+def test_modules_that_a_server_imports(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "functions_of_mine.py").write_text("here = 1\n")
+    (tmp_path / "broken_functions.py").write_text("raise ValueError('not today')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one])
+    import_modules(" functions_of_mine, ")
+    assert sys.modules.pop("functions_of_mine").here == 1
+    for name, words in (("broken_functions", "ValueError: not today"), ("nowhere_at_all", "No module named")):
+        with pytest.raises(ConfigError, match=f"can't import '{name}'.*{words}.*--import"):
+            rig.server(server_imports=f"functions_of_mine,{name}").start()
+    assert not rig.stores

@@ -1,0 +1,79 @@
+// What workers call on the values of one shard: each call is run once, when its rank may read all that it is about, and
+// is answered again if the answer was lost. All of its partitions here are changed together, or none. On the shard's
+// thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "csrc/wire/call.h"
+#include "csrc/wire/frame.h"
+#include "server/memory.h"
+#include "server/store/store_key.h"
+
+namespace byteps_like {
+
+class Command;
+
+// The store keys of the shard, and the way back to its workers.
+class CalledKeys {
+ public:
+  virtual StoreKey* FindKey(uint64_t key) = 0;  // nullptr: there is none, it has no value, or rows
+  virtual void Replaced(uint64_t key) = 0;      // it has a new value
+  virtual void AnswerCall(uint32_t rank, const Header& header, const std::string& payload) = 0;
+  virtual void RefuseCall(uint32_t rank, uint64_t key, const std::string& what) = 0;  // it has broken the protocol
+  virtual double CallTime() const = 0;                                                // seconds of any one clock
+
+ protected:
+  ~CalledKeys() = default;
+};
+
+class ShardCalls {
+ public:
+  ShardCalls(CalledKeys& keys, ShardMemory& memory) : keys_(keys), memory_(memory) {}
+
+  void Reset(uint32_t ranks) { ranks_ = std::vector<Rank>(ranks); }
+  void OnCall(uint32_t rank, const Header& header, std::span<const std::byte> payload);
+  void OnChange(uint64_t key);  // something has happened to it: who waits for it may go on
+  void OnLinkGone(uint32_t rank) { ranks_[rank].waits.reset(); }  // it will ask again
+
+  struct Wait {
+    uint32_t rank = 0;
+    uint64_t key = 0;  // that it may not read yet
+    double since = 0;
+  };
+  std::vector<Wait> Waits() const;
+
+ private:
+  struct Waiting {
+    Header header;
+    ServerCall call;
+    uint64_t blocked_by = 0;
+    double since = 0;
+  };
+  struct Rank {
+    uint32_t number = 0;  // of its next call that is new
+    bool answered = false;
+    Header answer;  // to the one before
+    std::string payload;
+    std::optional<Waiting> waits;
+  };
+  struct Partition;
+
+  void TryToRun(uint32_t rank);
+  Status Collect(const Header& header, const ServerCall& call, std::vector<Partition>* found);
+  bool IsBlocked(uint32_t rank, std::span<const Partition> partitions, uint64_t* by) const;
+  Status Run(const ServerCall& call, std::span<Partition> partitions, Figures* figures);
+  Status RunOn(const Command& command, const ServerCall& call, Partition& partition, Figures* figures);
+  void Conclude(uint32_t rank, const Header& header, const Status& status, const Figures& figures);
+
+  CalledKeys& keys_;
+  ShardMemory& memory_;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace byteps_like
