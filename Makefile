@@ -99,15 +99,15 @@ test-python-versions: $(READY)  ## native core and torch-free tests with each Py
 
 # Those of codecs begin with real encodings, those of shards, of their stores and of exchanges with whole rounds, trainings
 # and calls, which the targets write: formats may change.
-FUZZ_TARGETS := frame payload shard store exchange
+FUZZ_TARGETS := frame payload shard store table exchange
 FUZZ_BUILD := build/san-address-clang
 
 build-fuzz: $(READY)
 	@JOBS=$(JOBS) bash scripts/build_sanitized.sh address $(FUZZ_TARGETS:%=%_fuzz)
 
-fuzz: build-fuzz  ## fuzzes the parser of frames, the codecs, a shard, its store and an exchange for FUZZ_SECONDS (clang)
+fuzz: build-fuzz  ## fuzzes the parser of frames, the codecs, a shard, its store and tables, and an exchange for FUZZ_SECONDS (clang)
 	@mkdir -p $(FUZZ_TARGETS:%=build/corpus/%)
-	@for target in payload shard store exchange; do $(FUZZ_BUILD)/$${target}_fuzz --seeds=build/corpus/$$target; done
+	@for target in payload shard store table exchange; do $(FUZZ_BUILD)/$${target}_fuzz --seeds=build/corpus/$$target; done
 	@printf '%s\n' $(FUZZ_TARGETS) | xargs -P $(JOBS) -I TARGET bash -c ' \
 	  $(FUZZ_BUILD)/TARGET_fuzz -max_total_time=$${FUZZ_SECONDS:-20} -artifact_prefix=build/TARGET- -print_final_stats=1 \
 	    build/corpus/TARGET $$(ls -d tests/corpus/TARGET 2> /dev/null) > build/fuzz-TARGET.log 2>&1; \

@@ -49,7 +49,7 @@ class StaleRows:
     rows: Values
 
 
-class Rows(Content[RowGradients]):
+class TableRows(Content[RowGradients]):
     """Rows of `width` elements by u64 id, none at first.
 
     A row begins as zeros, and exists once a version was made of a contribution that names it. All contributions of a

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kChunkBytes = 256u << 10;
 constexpr uint32_t kFirstBits = 6;
-constexpr size_t kAhead = 16;  // look-ups under way
+constexpr size_t kLookUpsAhead = 16;  // look-ups under way
 
 // Of chunks as near to kChunkBytes as a power of two of records comes.
 uint32_t ChunkShift(size_t record_bytes) {
@@ -58,9 +58,9 @@ void RowTable::Find(std::span<const uint64_t> ids, uint32_t* slots) const {
     std::fill_n(slots, ids.size(), kNone);
     return;
   }
-  for (size_t i = 0; i < std::min(kAhead, ids.size()); ++i) __builtin_prefetch(&places()[HomeOf(ids[i])]);
+  for (size_t i = 0; i < std::min(kLookUpsAhead, ids.size()); ++i) __builtin_prefetch(&places()[HomeOf(ids[i])]);
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (i + kAhead < ids.size()) __builtin_prefetch(&places()[HomeOf(ids[i + kAhead])]);
+    if (i + kLookUpsAhead < ids.size()) __builtin_prefetch(&places()[HomeOf(ids[i + kLookUpsAhead])]);
     slots[i] = PlaceOf(ids[i]).slot;
   }
 }

@@ -16,8 +16,8 @@
 namespace byteps_like {
 namespace {
 
-constexpr size_t kBatch = 512;  // rows that are looked up at a time, so that their slots stay in the first cache
-constexpr size_t kAhead = 16;   // rows whose records are on their way
+constexpr size_t kBatch = 512;     // rows that are looked up at a time, so that their slots stay in the first cache
+constexpr size_t kRowsAhead = 16;  // rows whose records are on their way
 
 const uint32_t* SlotsOf(const WholePush& push) { return reinterpret_cast<const uint32_t*>(push.rows.slots.data()); }
 
@@ -100,9 +100,9 @@ Result<bool> RowContent::Apply(const VersionCall& call, ShardBuffer&) {
   const WholePush& only = call.pushes.front();
   const uint32_t* const slots = SlotsOf(only);
   const size_t count = only.rows.list->count;
-  for (size_t i = 0; i < std::min(kAhead, count); ++i) table_.Prefetch(slots[i], table_.record_bytes());
+  for (size_t i = 0; i < std::min(kRowsAhead, count); ++i) table_.Prefetch(slots[i], table_.record_bytes());
   for (size_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) table_.Prefetch(slots[i + kAhead], table_.record_bytes());
+    if (i + kRowsAhead < count) table_.Prefetch(slots[i + kRowsAhead], table_.record_bytes());
     if (Status status = Update(call, slots[i], GradientOf(only, i)); !status.ok()) return status;
   }
   return true;
@@ -128,19 +128,19 @@ bool RowContent::AddUpAll(const VersionCall& call) const {
 }
 
 Status RowContent::UpdateMerged(const VersionCall& call) {
-  std::array<std::pair<uint32_t, const std::byte*>, kAhead> ahead;  // a ring
+  std::array<std::pair<uint32_t, const std::byte*>, kRowsAhead> ahead;  // a ring
   size_t begun = 0, done = 0;
   Status status;
   const auto update = [&] {
-    const auto [slot, gradient] = ahead[done++ % kAhead];
+    const auto [slot, gradient] = ahead[done++ % kRowsAhead];
     if (status.ok()) status = Update(call, slot, gradient);
   };
   Merge(call.pushes, [&](std::span<const Place> places) {
-    if (begun - done == kAhead) update();
+    if (begun - done == kRowsAhead) update();
     const WholePush& push = call.pushes[places.front().push];
     const uint32_t slot = SlotsOf(push)[places.front().row];
     table_.Prefetch(slot, table_.record_bytes());
-    ahead[begun++ % kAhead] = {slot, GradientOf(push, places.front().row)};
+    ahead[begun++ % kRowsAhead] = {slot, GradientOf(push, places.front().row)};
     return true;
   });
   while (done < begun) update();
@@ -178,9 +178,9 @@ void RowContent::CopyRows(std::span<const uint32_t> slots, std::byte* to) const 
   const auto prefetch = [&](size_t i) {
     if (i < slots.size() && slots[i] != RowTable::kNone) table_.Prefetch(slots[i], sizeof(Head) + row_bytes_);
   };
-  for (size_t i = 0; i < kAhead; ++i) prefetch(i);
+  for (size_t i = 0; i < kRowsAhead; ++i) prefetch(i);
   for (size_t i = 0; i < slots.size(); ++i, to += row_bytes_) {
-    prefetch(i + kAhead);
+    prefetch(i + kRowsAhead);
     if (slots[i] == RowTable::kNone) {
       std::memset(to, 0, row_bytes_);
     } else {

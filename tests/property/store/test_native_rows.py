@@ -18,7 +18,7 @@ from byteps_like.store.combining.weighed import Weighed
 from byteps_like.store.key import ContentKey, PushAnswer
 from byteps_like.store.policies.policy import Contribution, Policy
 from byteps_like.store.policies.registry import policy_of, text_of
-from byteps_like.store.rows import Ids, RowGradients, Rows
+from byteps_like.store.rows import Ids, RowGradients, TableRows
 from byteps_like.store.updates.registry import OURS, update_of
 from byteps_like.store.updates.update import Values
 from byteps_like.wire.frame import UNKNOWN
@@ -36,7 +36,7 @@ NOBODY = 77
 """An id that nobody pushes."""
 
 
-def parts(answer: bytes, table: Rows, ids: Ids) -> tuple[Any, Any, Values]:
+def parts(answer: bytes, table: TableRows, ids: Ids) -> tuple[Any, Any, Values]:
     """What is in the answer to a read of known versions."""
     padded = (len(ids) + 63) // 64 * 8
     chosen = np.unpackbits(np.frombuffer(answer[:padded], np.uint8), bitorder="little")[: len(ids)].astype(bool)
@@ -54,7 +54,7 @@ class Twins:
         kind = self._random.choice([np.float32, np.float32, np.float64, np.int64])
         update = update_of(self._random.choice(INTEGER_UPDATES if kind is np.int64 else UPDATES))
         way = Weighed("sum") if kind is np.int64 else self._random.choice([*WAYS, *CODES])
-        self.table = Rows(self._random.choice(WIDTHS), kind, update)
+        self.table = TableRows(self._random.choice(WIDTHS), kind, update)
         self.key = ContentKey(self.table, policy, sources, update, way)
         texts = text_of(policy), way.text(), update.spec()
         self._native = _core.TableKey(np.zeros(1, kind), self.table.width, *texts, len(sources))
@@ -224,13 +224,13 @@ def test_memory_for_rows_is_limited_and_without_it_nothing_has_happened() -> Non
 def test_update_none_is_refused_in_the_same_words() -> None:
     words = "update none gives what a round has combined, which rows don't have"
     with pytest.raises(InvalidArgumentError, match=words):
-        Rows(1, np.float32, update_of("none"))
+        TableRows(1, np.float32, update_of("none"))
     with pytest.raises(InvalidArgumentError, match=words):
         _core.TableKey(np.zeros(1, np.float32), 1, "bsp", Weighed("sum").text(), "none", 1)
 
 
 def test_rows_that_do_not_fit_are_refused() -> None:
-    table = Rows(2, np.float32, update_of("add"))
+    table = TableRows(2, np.float32, update_of("add"))
     for ids, rows in (
         (np.array([1, 1], np.uint64), np.ones((2, 2), np.float32)),
         (np.array([1], np.uint64), np.ones((2, 2), np.float32)),
