@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bench.consistency.turns import RankTurn
+from byteps_like.store.gradient_estimate import GradientEstimate
 from byteps_like.store.ledger import Ledger, Version
 from byteps_like.store.policies.policy import Contribution
 from byteps_like.store.policies.registry import policy_of
@@ -31,6 +32,8 @@ class Case:
     own: float = 0.0
     shared: float = 0.0
     versions: int | None = None
+    observe: Callable[[float, Sequence[Contribution]], GradientEstimate | None] | None = None
+    """Told when a version is made, and of what; what these tell of the gradient, where the policy wants to know it."""
 
 
 @dataclass
@@ -86,11 +89,17 @@ class Simulation:
             if isinstance(event, Version):
                 for one in event.pushes:
                     self._ranks[one.source].turn.ages.append(event.age(one))
+                self._observe(now, event)
         self._waiting.add(rank)
         for reader in [one for one in sorted(self._waiting) if self._ledger.may_read(one)]:
             self._waiting.remove(reader)
             self._ranks[reader].base = self._ledger.version
             self._at(self._crossed(now, "down"), self._land, reader)
+
+    def _observe(self, now: float, version: Version) -> None:
+        seen = self._case.observe(now, version.pushes) if self._case.observe is not None else None
+        if seen is not None:
+            self._ledger.observe(seen)
 
     def _land(self, now: float, rank: int) -> None:
         one = self._ranks[rank]

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from byteps_like.errors import MismatchError
+from byteps_like.store.gradient_estimate import GradientEstimate, estimate_gradient
 from byteps_like.store.policies.policy import Contribution
 from byteps_like.store.updates.update import Values, ValueUpdate, is_finite
 
@@ -46,6 +47,10 @@ class Content(ABC, Generic[Brought]):
     def is_finite(self, brought: Brought) -> bool:
         """Whether nothing of it is infinite or NaN."""
 
+    def estimate(self, brought: Sequence[Brought]) -> GradientEstimate | None:  # noqa: ARG002 - for those that can
+        """Of what several have brought; None: there is none, as of rows, which differ from one to the other."""
+        return None
+
     @abstractmethod
     def apply(self, call: VersionCall[Brought]) -> bool:
         """Makes a version. False if what is brought adds up to what is not finite: then nothing has changed."""
@@ -69,6 +74,10 @@ class Dense(Content[Values]):
     def is_finite(self, brought: Values) -> bool:
         """All of it."""
         return is_finite(brought)
+
+    def estimate(self, brought: Sequence[Values]) -> GradientEstimate | None:
+        """See Content."""
+        return estimate_gradient(brought)
 
     def apply(self, call: VersionCall[Values]) -> bool:
         """Adds up the gradients, then updates value and state."""

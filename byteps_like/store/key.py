@@ -197,6 +197,10 @@ class ContentKey(Generic[Brought]):
     def _apply(self, number: int, staged: Sequence[_Staged[Brought]]) -> bool:
         """False if they add up to what is not finite, or to nothing: then nothing has changed."""
         found = self.combining.factors(Version(number, tuple(one.push for one in staged)))
+        if self.policy.observes and len(staged) > 1:
+            estimate = self.content.estimate([one.gradient for one in staged])
+            if estimate is not None:
+                self.ledger.observe(estimate)
         if not found:
             return False
         newest = max(staged, key=lambda one: one.push.base)

@@ -6,11 +6,13 @@ recognized by its clock.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from byteps_like.errors import CorruptError
-from byteps_like.store.policies.policy import Contribution, Open, Policy, PushPace, PushVerdict
+from byteps_like.store.gradient_estimate import GradientEstimate
+from byteps_like.store.policies.policy import ROUNDS, Contribution, Open, Policy, PushPace, PushVerdict, StoreRound
 
 _RECENT = 0.25
 """The part of the newest interval in the average of all."""
@@ -55,6 +57,8 @@ class Ledger:
         self.gap: float | None = None
         self.bases: dict[int, int] = {}
         self.leads: dict[int, float] = {}
+        self._observed: GradientEstimate | None = None
+        self._look_back()
         self._held: list[Contribution] = []
         self._newest: float | None = None
         self._left: dict[int, int] = {}
@@ -99,9 +103,14 @@ class Ledger:
     def change(self, policy: Policy, now: float) -> list[Event]:
         """From now on `policy` decides, also on what is here."""
         self.policy = policy
+        self._look_back()
         for source in sorted(self.clocks.keys() & self.paces.keys()):
             self.leads[source] = policy.lead(self, source)
         return self.pass_time(now)
+
+    def observe(self, estimate: GradientEstimate) -> None:
+        """What those tell of the gradient that the newest version is made of. Changes nothing before the next one."""
+        self._observed = estimate
 
     def may_read(self, reader: int) -> bool:
         """Whether a live source may read the version in force."""
@@ -137,8 +146,17 @@ class Ledger:
         for push in (*self.open.pushes.values(), *self._held):
             self.bases[push.source] = self.version
 
+    def _look_back(self) -> None:
+        """From here on."""
+        self.rounds = deque([StoreRound(self.open.since)], ROUNDS + 1)
+        self.estimates: deque[GradientEstimate] = deque(maxlen=ROUNDS)
+        self._observed = None
+
     def _note(self, push: Contribution, now: float) -> None:
         self.bases[push.source] = push.base
+        if self.policy.observes and self.version - push.base < len(self.rounds):
+            known = self.rounds[push.base - self.version - 1]
+            known.times.append(now - known.began)
         pace = self.paces.get(push.source)
         self.paces[push.source] = PushPace(now, None if pace is None else now - pace.last)
         if self._newest is not None:
@@ -166,6 +184,11 @@ class Ledger:
         pushes, held = tuple(self.open.pushes.values()), self._held
         self.version += 1
         self.open, self._held = Open(now), []
+        if self.policy.observes:
+            self.rounds.append(StoreRound(now))
+        if self._observed is not None:
+            self.estimates.append(self._observed)
+            self._observed = None
         for push in pushes:
             self._settle(push)
         return [Version(self.version, pushes), *(event for push in held for event in self._offer(push, now))]

@@ -19,6 +19,7 @@ const StorePush* OpenVersion::Find(uint32_t source) const {
 Ledger::Ledger(const StorePolicy& policy, uint32_t sources, double now) : policy_(&policy), live_(sources) {
   open_.since = now;
   for (uint32_t number = 0; number < sources; ++number) sources_.push_back({.number = number});
+  LookBack();
 }
 
 const SourceState* Ledger::Find(uint32_t number) const {
@@ -81,6 +82,7 @@ void Ledger::Wake(uint32_t source) {
 
 void Ledger::Change(const StorePolicy& policy, double now, std::vector<Settled>* events) {
   policy_ = &policy;
+  LookBack();
   for (SourceState& source : sources_)
     if (source.live && source.base >= 0) source.lead = policy_->Lead(*this, source.number);
   PassTime(now, events);
@@ -103,7 +105,20 @@ void Ledger::Amend() {
   for (const StorePush& push : held_) At(push.source).base = version_;
 }
 
+// From here on.
+void Ledger::LookBack() {
+  rounds_.clear();
+  estimates_.clear();
+  observed_.reset();
+  if (policy_->Observes()) rounds_.push_back({.began = open_.since, .times = {}});
+}
+
 void Ledger::Note(const StorePush& push, double now) {
+  const auto past = static_cast<size_t>(version_ - push.base);
+  if (past < rounds_.size()) {
+    StoreRound& known = rounds_[rounds_.size() - 1 - past];
+    known.times.push_back(now - known.began);
+  }
   SourceState& source = At(push.source);
   source.interval = source.base < 0 ? 0 : now - source.last;
   source.last = now;
@@ -135,6 +150,10 @@ void Ledger::Offer(const StorePush& push, double now, std::vector<Settled>* even
 void Ledger::Make(double now, std::vector<Settled>* events) {
   ++version_;
   const std::vector<StorePush> pushes = std::exchange(open_, {.since = now}).pushes;
+  if (!rounds_.empty()) rounds_.push_back({.began = now, .times = {}});
+  if (rounds_.size() > kRounds + 1) rounds_.pop_front();
+  if (observed_) estimates_.push_back(*std::exchange(observed_, std::nullopt));
+  if (estimates_.size() > kRounds) estimates_.pop_front();
   const std::vector<StorePush> held = std::exchange(held_, {});
   for (const StorePush& push : pushes) Settle(push, version_, events);
   for (const StorePush& push : held) Offer(push, now, events);

@@ -3,12 +3,16 @@
 // Twin of byteps_like/store/ledger.py. Not thread-safe: a key belongs to one shard. Times are seconds of any one clock.
 #pragma once
 
+#include <deque>
 #include <span>
 #include <vector>
 
+#include "server/store/gradient_estimate.h"
 #include "server/store/policy.h"
 
 namespace byteps_like {
+
+inline constexpr size_t kRounds = 20;  // policies look back on so many
 
 struct SourceState {
   uint32_t number = 0;
@@ -30,6 +34,12 @@ struct OpenVersion {
   const StorePush* Find(uint32_t source) const;
 };
 
+// What came of one version, for whoever looks back.
+struct StoreRound {
+  double began = 0;           // when the version was made
+  std::vector<double> times;  // seconds from then until contributions came that were computed on it, also late ones
+};
+
 // A contribution is settled.
 struct Settled {
   StorePush push;
@@ -49,6 +59,11 @@ class Ledger {
   bool Knows(uint32_t source) const { return Find(source) != nullptr; }  // it is live, or was
   const SourceState& source(uint32_t number) const { return *Find(number); }
   std::span<const SourceState> sources() const { return sources_; }  // by number
+  // Of the newest versions, kRounds before the one in force, and of that, as far as there are so many since a policy
+  // observes; the oldest first.
+  const std::deque<StoreRound>& rounds() const { return rounds_; }
+  // Of the newest versions of which that is known, kRounds at the most, the oldest first; not of the one in force.
+  const std::deque<GradientEstimate>& estimates() const { return estimates_; }
   bool AllLiveAreHere() const;
   int64_t Clock(uint32_t source) const;  // of its next push; what is before it is here
 
@@ -67,12 +82,17 @@ class Ledger {
   // From now on `policy`, which lives longer, decides, also on what is here.
   void Change(const StorePolicy& policy, double now, std::vector<Settled>* events);
 
+  // What the contributions that the newest version is made of tell of the gradient. Changes nothing before the next
+  // one.
+  void Observe(const GradientEstimate& estimate) { observed_ = estimate; }
+
   bool MayRead(uint32_t reader) const { return policy_->MayRead(*this, reader); }
 
  private:
   const SourceState* Find(uint32_t number) const;
   SourceState& At(uint32_t number) { return const_cast<SourceState&>(*Find(number)); }
   void Note(const StorePush& push, double now);
+  void LookBack();
   bool Waits(uint32_t source) const;
   void Offer(const StorePush& push, double now, std::vector<Settled>* events);
   void Make(double now, std::vector<Settled>* events);
@@ -85,6 +105,9 @@ class Ledger {
   OpenVersion open_;
   std::vector<StorePush> held_;
   std::optional<double> gap_, newest_;
+  std::deque<StoreRound> rounds_;
+  std::deque<GradientEstimate> estimates_;
+  std::optional<GradientEstimate> observed_;
 };
 
 }  // namespace byteps_like

@@ -16,7 +16,7 @@ class Partial : public StorePolicy {
   bool LeavesSome() const override { return true; }
 
  protected:
-  virtual uint32_t Needed(uint32_t live) const = 0;  // while so many sources live: from 1 to all
+  virtual uint32_t Needed(const Ledger& key) const = 0;  // contributions: from 1 to those of all live sources
 
   std::optional<double> grace_ = 0;  // seconds; nullopt: as long as it pays
   double max_age_ = 0;               // of a contribution that counts, in versions
@@ -25,10 +25,11 @@ class Partial : public StorePolicy {
 class KOfN final : public Partial {
  public:
   static std::unique_ptr<StorePolicy> Make(CodecSpec& spec);
+  bool Observes() const override { return !k_; }
 
  private:
-  uint32_t Needed(uint32_t live) const override { return std::min(k_, live); }
-  uint32_t k_ = 1;
+  uint32_t Needed(const Ledger& key) const override;
+  std::optional<uint32_t> k_;  // nullopt: as many as bring the value on fastest
 };
 
 class Backup final : public Partial {
@@ -36,7 +37,7 @@ class Backup final : public Partial {
   static std::unique_ptr<StorePolicy> Make(CodecSpec& spec);
 
  private:
-  uint32_t Needed(uint32_t live) const override { return live > spare_ ? live - spare_ : 1; }
+  uint32_t Needed(const Ledger& key) const override;
   uint32_t spare_ = 0;
 };
 

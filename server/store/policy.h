@@ -39,6 +39,8 @@ class StorePolicy {
   // By how many clocks `source`, which has just pushed, may be ahead of the slowest when it reads. The ledger keeps it.
   virtual double Lead(const Ledger& key, uint32_t source) const;
   virtual bool HasRounds() const { return true; }  // versions are made of several contributions
+  // Whether it looks back on the ledger's rounds and estimates, which take memory, and a pass over contributions.
+  virtual bool Observes() const { return false; }
   // When ranks stop, contributions may be left of which no version is made: that they wait isn't worth a word.
   virtual bool LeavesSome() const { return false; }
 };

@@ -236,6 +236,8 @@ void StoreKey::NameContributors(std::span<PushAnswer> answers) {
 Result<bool> StoreKey::Apply(int64_t version, std::span<WholePush> pushes, ShardBuffer& fresh) {
   std::vector<StorePush> notes;
   for (const WholePush& one : pushes) notes.push_back(one.push);
+  if (rules_->policy->Observes() && pushes.size() > 1)
+    if (const auto estimate = content_->Estimate(pushes)) ledger_.Observe(*estimate);
   const std::vector<double> factors = rules_->combining->Factors(notes, version);
   if (factors.empty()) return false;
   const auto newest = std::ranges::max_element(pushes, {}, [](const WholePush& one) { return one.push.base; });

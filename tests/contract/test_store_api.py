@@ -111,6 +111,28 @@ def test_adam_is_that_of_torch(job):
         torch.testing.assert_close(found, parameter.detach(), rtol=1e-12, atol=1e-12)
 
 
+def test_where_gradients_have_no_noise_one_is_enough(job):
+    """k="auto": all ranks are waited for until servers have seen that, which they have after two versions."""
+    first = np.ones(100_003, np.float32)
+    turn = threading.Barrier(RANKS)
+
+    def train(worker: Any) -> list[tuple[int, ...]]:
+        store = Store("adaptive", {"w": first}, consistency="k_of_n:k=auto", worker=worker)
+        out, found = np.empty_like(first), []
+        for _ in range(2):
+            future = store.push_pull("w", first, out)
+            future.wait(DEADLINE)
+            found.append(future.contributors)
+        turn.wait(DEADLINE)
+        if worker.rank == 0:
+            found.append(store.push("w", first).contributors)
+        turn.wait(DEADLINE)
+        return found
+
+    everybody = tuple(range(RANKS))
+    assert [*job.everybody(train)] == [[everybody] * 2 + [(0,)], [everybody] * 2, [everybody] * 2]
+
+
 def test_a_future_names_the_contributors_of_its_version(job):
     first = np.zeros(1_000_003, np.float32)  # in several partitions
     turn = threading.Barrier(RANKS)

@@ -46,6 +46,7 @@ class PyLedger {
     return Listed(events);
   }
   int64_t Join(uint32_t source) { return ledger_.Join(source); }
+  void Observe(double square, double noise) { ledger_.Observe({square, noise}); }
   bool MayRead(uint32_t source) const { return ledger_.MayRead(source); }
   std::optional<double> ReadyAt() const { return policy_->ReadyAt(ledger_); }
 
@@ -69,6 +70,7 @@ void BindLedger(nb::module_& m) {
       .def("pass_time", &PyLedger::PassTime)
       .def("lose", &PyLedger::Lose)
       .def("join", &PyLedger::Join)
+      .def("observe", &PyLedger::Observe, nb::arg("square"), nb::arg("noise"))
       .def("may_read", &PyLedger::MayRead)
       .def("ready_at", &PyLedger::ReadyAt);
 }

@@ -17,6 +17,8 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.policies.policy import NOTHING, NOW, Contribution, Key, Policy, PushVerdict, whole
 
 AUTO = "auto"
+_LEAST_SECONDS = 1e-9
+"""Of a round, to divide by."""
 
 
 class Partial(Policy):
@@ -27,12 +29,8 @@ class Partial(Policy):
     max_age: float = math.inf
 
     @abstractmethod
-    def needed(self, live: int) -> int:
-        """How many pushes a version needs while so many sources live: at least 1, at most all."""
-
-    @override
-    def least(self, ranks: int) -> int:
-        return self.needed(ranks) if self.late == "drop" else 0
+    def needed(self, key: Key) -> int:
+        """How many pushes the open version needs: at least 1, at most those of all live sources."""
 
     @override
     def on_push(self, key: Key, push: Contribution) -> PushVerdict:
@@ -42,7 +40,7 @@ class Partial(Policy):
     @override
     def ready_at(self, key: Key) -> float | None:
         here, live = key.open.pushes.keys(), key.clocks.keys()
-        needed = self.needed(len(live))
+        needed = self.needed(key)
         if not here or (len(here) < needed and not live <= here):
             return None
         if live <= here:
@@ -62,8 +60,9 @@ class KOfN(Partial):
 
     name = "k_of_n"
 
-    k: int
-    """Pushes of as many sources; of all live ones, if they are fewer."""
+    k: int | Literal["auto"]
+    """Pushes of as many sources; of all live ones, if they are fewer. "auto": as many as bring the value on fastest, by
+    what gradients are like and when they come (`best_count`)."""
     grace: float | Literal["auto"] = 0.0
     """Seconds, from the k-th on, in which more may come. "auto": as long as one more push makes the contributions per
     second rise, by the average interval between pushes."""
@@ -73,7 +72,7 @@ class KOfN(Partial):
     """With late="next": older ones are dropped all the same; in versions."""
 
     def __post_init__(self) -> None:
-        if whole("k", self.k) < 1:
+        if self.k != AUTO and whole("k", self.k) < 1:
             raise InvalidArgumentError(f"k={self.k}: a version needs at least one contribution")
         if self.late not in ("drop", "next"):
             raise InvalidArgumentError(f'late={self.late!r}: late contributions can be "drop" or "next"')
@@ -84,12 +83,21 @@ class KOfN(Partial):
 
     @override
     def check(self, ranks: int) -> None:
-        if self.k > ranks:
+        if isinstance(self.k, int) and self.k > ranks:
             raise InvalidArgumentError(f"k={self.k} contributions can't come from {ranks} ranks: k is at most {ranks}")
 
+    @property
     @override
-    def needed(self, live: int) -> int:
-        return min(self.k, live)
+    def observes(self) -> bool:
+        return self.k == AUTO
+
+    @override
+    def least(self, ranks: int) -> int:
+        return (min(self.k, ranks) if isinstance(self.k, int) else 1) if self.late == "drop" else 0
+
+    @override
+    def needed(self, key: Key) -> int:
+        return min(self.k, len(key.clocks)) if isinstance(self.k, int) else best_count(key)
 
 
 @dataclass(frozen=True)
@@ -110,11 +118,41 @@ class Backup(Partial):
             raise InvalidArgumentError(f"b={self.b} spare ranks of {ranks} leave none: b is at most {ranks - 1}")
 
     @override
-    def needed(self, live: int) -> int:
-        return max(live - self.b, 1)
+    def least(self, ranks: int) -> int:
+        return max(ranks - self.b, 1)
+
+    @override
+    def needed(self, key: Key) -> int:
+        return max(len(key.clocks) - self.b, 1)
 
 
 def _last_worth_waiting(key: Key) -> float:
     """With k pushes after T seconds, one more raises the rate if it comes within T / k."""
     worth = (key.open.times[-1] - key.open.since) / len(key.open.times)
     return NOW if key.gap is None or key.gap >= worth else key.open.times[-1] + worth
+
+
+def best_count(key: Key) -> int:
+    """Of how many contributions versions bring the value on fastest.
+
+    With k of them, of a gradient of the squared norm F and the variance s, the loss falls by about F - s / k per
+    version, if the rate is well chosen, and a version takes until the k-th has come: k is that of the greatest
+    (F - s / k) / T_k. T_k is the mean over the last rounds in which k came of contributions computed on their version.
+    Where nothing is above 0 all are needed; so they are while nothing is known.
+
+    Xu, Neglia and Sebastianelli, "Dynamic backup workers for parallel machine learning", Computer Networks 2021.
+    """
+    live = len(key.clocks)
+    if not key.estimates:
+        return live
+    square = sum(one.square for one in key.estimates) / len(key.estimates)
+    noise = sum(one.noise for one in key.estimates) / len(key.estimates)
+    best, fastest = live, 0.0
+    for count in range(1, live + 1):
+        times = [one.times[count - 1] for one in list(key.rounds)[:-1] if len(one.times) >= count]
+        if not times:
+            break  # of more not either
+        rate = (square - noise / count) / max(sum(times) / len(times), _LEAST_SECONDS)
+        if rate > fastest:
+            best, fastest = count, rate
+    return best

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.store.gradient_estimate import GradientEstimate
 
+ROUNDS = 20
+"""Policies look back on so many."""
 NOTHING = -1
 """The base of who has pushed nothing yet."""
 
@@ -65,6 +68,16 @@ class Open:
     """When they came."""
 
 
+@dataclass
+class StoreRound:
+    """What came of one version, for whoever looks back."""
+
+    began: float
+    """When the version was made."""
+    times: list[float] = field(default_factory=list)
+    """Seconds from then on until contributions came that were computed on it, ascending, also those that were late."""
+
+
 class Key(Protocol):
     """What a policy sees of a key. See ledger.Ledger, which is one."""
 
@@ -93,6 +106,16 @@ class Key(Protocol):
         """Seconds between two pushes, from whomever, on average of late; None if there were no two."""
 
     @property
+    def rounds(self) -> Sequence[StoreRound]:
+        """Of the newest versions, ROUNDS before the one in force, and of that, as far as there are so many since a
+        policy `observes`; the oldest first."""
+
+    @property
+    def estimates(self) -> Sequence[GradientEstimate]:
+        """Of the newest versions of which that is known, ROUNDS at the most, the oldest first: under a policy that
+        `observes`, of those made of at least two contributions. That of the version in force isn't among them."""
+
+    @property
     def bases(self) -> Mapping[int, int]:
         """By source, that of its last push; NOTHING if there was none."""
 
@@ -108,6 +131,11 @@ class Policy(ABC):
     """In texts."""
     has_rounds = True
     """Versions are made of several contributions."""
+
+    @property
+    def observes(self) -> bool:
+        """Whether it looks back on `rounds` and `estimates`, which takes memory, and a pass over contributions."""
+        return False
 
     def check(self, ranks: int) -> None:  # noqa: B027 - most have nothing to check
         """Raises InvalidArgumentError if so many ranks can't use it."""

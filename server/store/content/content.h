@@ -9,6 +9,7 @@
 #include <span>
 
 #include "server/memory.h"
+#include "server/store/gradient_estimate.h"
 #include "server/store/policy.h"
 #include "server/update/update.h"
 
@@ -55,6 +56,8 @@ class StoreContent {
   virtual Status Reserve(ShardBuffer* /*fresh*/) { return {}; }
   // This contribution is about to be staged: what Apply will need for it is made now. kCapacity.
   virtual Status Admit(WholePush& /*whole*/) { return {}; }
+  // Of what several contributions bring; nullopt: there is none, as of rows, which differ from one to the other.
+  virtual std::optional<GradientEstimate> Estimate(std::span<const WholePush> /*pushes*/) const { return std::nullopt; }
   // False if the contributions add up to what is not finite, or the update makes that of them: then nothing has
   // changed, but for other rows. An error is the update's. `fresh` is what was reserved.
   virtual Result<bool> Apply(const VersionCall& call, ShardBuffer& fresh) = 0;

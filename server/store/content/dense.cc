@@ -32,6 +32,12 @@ Status DenseContent::Reserve(ShardBuffer* fresh) {
   return fresh->size() < bytes_ ? memory_.Exhausted() : Status();
 }
 
+std::optional<GradientEstimate> DenseContent::Estimate(std::span<const WholePush> pushes) const {
+  std::vector<void*> arrays;
+  for (const WholePush& one : pushes) arrays.push_back(one.gradient.data());
+  return EstimateGradient(dtype_, arrays, shape_.count());
+}
+
 Result<bool> DenseContent::Apply(const VersionCall& call, ShardBuffer& fresh) {
   std::vector<void*> arrays;
   for (const WholePush& one : call.pushes) arrays.push_back(one.gradient.data());

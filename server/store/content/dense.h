@@ -29,6 +29,7 @@ class DenseContent final : public StoreContent {
   // The value becomes another one, as long.
   void Replace(ShardBuffer value) { value_ = std::make_shared<ShardBuffer>(std::move(value)); }
   Status Reserve(ShardBuffer* fresh) override;
+  std::optional<GradientEstimate> Estimate(std::span<const WholePush> pushes) const override;
   Result<bool> Apply(const VersionCall& call, ShardBuffer& fresh) override;
 
  private:

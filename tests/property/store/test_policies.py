@@ -19,6 +19,7 @@ RANKS = 4
 TEXTS = (
     "bsp", "asp", "hogwild", "ssp:s=0", "ssp:s=3", "dssp:lo=1,hi=4", "backup:b=1", "backup:b=2", "k_of_n:k=3,late=next",
     "k_of_n:k=2,late=next,max_age=1", "k_of_n:k=2,grace=0.3", "k_of_n:k=1,grace=auto,late=next",
+    "k_of_n:k=auto", "k_of_n:k=auto,grace=0.3,late=next",
 )  # fmt: skip
 SCHEDULES = 10_000
 
@@ -83,8 +84,10 @@ def check_partial(policy: KOfN | Backup, run: Run) -> None:
 
 
 def needed(policy: KOfN | Backup, live: int) -> int:
-    """Pushes that make a version."""
-    return min(policy.k, live) if isinstance(policy, KOfN) else max(live - policy.b, 1)
+    """Pushes that make a version. Nothing is known here of contributions, so that "auto" wants all."""
+    if isinstance(policy, Backup):
+        return max(live - policy.b, 1)
+    return min(policy.k, live) if isinstance(policy.k, int) else live
 
 
 @given(st.integers(0, 100), st.integers(1, 20), st.integers(0, 100), st.integers(1, 20), st.integers(0, 8))

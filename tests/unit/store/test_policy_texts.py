@@ -28,6 +28,7 @@ from byteps_like.store.policies.registry import POLICIES, policy, policy_of, tex
         ("dssp:lo=3,hi=2", "lo=3 is greater than hi=2"),
         ("k_of_n:k=5", "k=5 contributions can't come from 4 ranks: k is at most 4"),
         ("k_of_n:k=0", "k=0: a version needs at least one contribution"),
+        ("k_of_n:k=any", "k='any' is no whole number"),
         ("k_of_n:k=1,late=never", "late='never': late contributions can be \"drop\" or \"next\""),
         ("k_of_n:k=1,grace=-1", "grace=-1 is neither a number of seconds from 0 on, nor \"auto\""),
         ("k_of_n:k=1,max_age=-1", "max_age=-1 versions: no contribution is younger than 0"),
@@ -43,6 +44,11 @@ def test_nonsense_is_refused(text: str, words: str) -> None:
 def test_a_policy_may_be_given_as_an_object() -> None:
     assert policy_of(Ssp(2), 4) == policy_of("ssp:s=2", 4)
     assert text_of(KOfN(2, late="next")) == "k_of_n:grace=0.0,k=2,late=next,max_age=inf"
+    assert (
+        text_of(KOfN("auto"))
+        == text_of(policy_of("k_of_n:k=auto", 1))
+        == "k_of_n:grace=0.0,k=auto,late=drop,max_age=inf"
+    )
     assert text_of(Asp()) == "asp"
     with pytest.raises(InvalidArgumentError, match="consistency=3 is neither a policy nor the text of one"):
         policy_of(3, 4)  # type: ignore[arg-type]
