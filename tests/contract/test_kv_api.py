@@ -20,8 +20,11 @@ from mixed_job import DEADLINE, WORLDS, MixedJob, native_worker, portable_throug
 
 from byteps_like.errors import DeadlineError, InvalidArgumentError, MismatchError
 from byteps_like.portable.join import join
+from byteps_like.portable.row_numbers import RowNumbers
+from byteps_like.portable.table_lane import TableLane
 from byteps_like.store.kv import KV
 from byteps_like.store.updates.registry import update_of
+from byteps_like.wire.frame import NACKED_FETCH, NACKED_ROWS, Header
 
 RANKS = 3
 
@@ -313,6 +316,42 @@ def test_cut_connections_cost_nothing(policy, seed):
         made.close()
         for proxy in proxies:
             proxy.close()
+
+
+def test_a_server_that_lacks_a_list_is_told_and_nothing_is_lost(monkeypatch):
+    """A worker that takes every new list for one that is known is put right, and contributions keep their order."""
+    refused: list[int] = []
+    new, take = RowNumbers._new, TableLane._take_nack
+
+    def known(self: RowNumbers, rows: Any) -> Any:
+        slot = new(self, rows)
+        assert slot is not None
+        slot.known = True
+        return slot
+
+    def taken(self: TableLane, header: Header) -> None:
+        refused.append(header.total)
+        take(self, header)
+
+    monkeypatch.setattr(RowNumbers, "_new", known)
+    monkeypatch.setattr(TableLane, "_take_nack", taken)
+    made = MixedJob(makers=[join] * 2)
+    lists = [drawn_keys(seed, 300) for seed in range(3)]
+
+    def train(worker: Any) -> list[np.ndarray]:
+        kv = KV("lacks", 2, "int64", consistency="bsp", worker=worker)
+        futures = [kv.push(keys, np.full((len(keys), 2), 1 + step)) for step, keys in enumerate([*lists, *lists])]
+        found = [kv.pull(keys) for keys in lists]
+        assert all(future.counted for future in futures)
+        return [one.value for one in found]
+
+    try:
+        for found in made.everybody(train):
+            for step, value in enumerate(found):
+                assert (value == 2 * (1 + step + 4 + step)).all()
+    finally:
+        made.close()
+    assert {NACKED_ROWS, NACKED_FETCH} & set(refused) and len(refused) >= len(lists)
 
 
 def test_one_server_is_enough():
