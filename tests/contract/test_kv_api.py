@@ -18,7 +18,7 @@ pytest.importorskip("byteps_like._core", reason="the native core is not built")
 from cutting_proxy import CuttingProxy
 from mixed_job import DEADLINE, WORLDS, MixedJob, native_worker, portable_through
 
-from byteps_like.errors import DeadlineError, InvalidArgumentError, MismatchError
+from byteps_like.errors import DeadlineError, InvalidArgumentError, MismatchError, StalledError
 from byteps_like.portable.join import join
 from byteps_like.portable.row_numbers import RowNumbers
 from byteps_like.portable.table_lane import TableLane
@@ -245,6 +245,19 @@ def test_what_is_not_finite_is_left_out_and_said(job):
     kv = job.everybody(lambda worker: KV("finite", 1, "float32", worker=worker))[0]
     assert not kv.push([1, 2, 3], np.array([1, np.nan, 1], np.float32)).counted, "all are at one shard"
     assert (kv.pull([1, 2, 3]).value == 0).all()
+
+
+def test_waiting_for_a_contribution_of_which_no_version_is_made_has_an_end(job, monkeypatch):
+    kvs = job.everybody(lambda worker: KV("left", 1, "int64", consistency="k_of_n:k=2", worker=worker))
+    worker, future = job.workers[0], kvs[0].push([1], [[1]])
+    is_portable = "stall_timeout" in vars(worker)
+    monkeypatch.setattr(worker if is_portable else type(worker), "stall_timeout", 0.2)
+    words = "made no progress" if is_portable else "rank 0: no version has been made of a contribution to 'kv/left'"
+    with pytest.raises(StalledError, match=words):
+        future.wait()
+    kvs[1].push([], np.zeros((0, 1), np.int64)).wait(DEADLINE)
+    future.wait(DEADLINE)
+    assert future.counted and (kvs[0].pull([1]).value == 1).all()
 
 
 @pytest.mark.parametrize("makers", WORLDS.values(), ids=WORLDS)
