@@ -23,13 +23,14 @@ class RowsFuture(Future):
         flights: Sequence[PartsFlight],
         landed: Landed,
         weight: float = 1.0,
+        rank: int = 0,
         *,
         idle: Sequence[PartsFlight] = (),
         out: Callable[[], Any] | None = None,
     ) -> None:
         """`idle`: to shards that get no rows; it is done when they are, too, and says nothing of them where there are
         others. `out`: (keys, value) of what has been read, once it is there."""
-        super().__init__([*flights, *idle], landed, weight)
+        super().__init__([*flights, *idle], landed, weight, rank)
         self._told = flights or idle
         self._out = out
 
@@ -115,6 +116,11 @@ class Dependent(RowsFuture):
     @override
     def counted(self) -> bool:
         return self._started().counted
+
+    @property
+    @override
+    def contributors(self) -> tuple[int, ...]:
+        return self._started().contributors
 
 
 class InOrder:

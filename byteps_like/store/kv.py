@@ -178,7 +178,7 @@ class KV:
             handle = self._table.push(placed, replace(note, base=known), priority=priority)
             held.hold(handle, rows)
             flights[is_idle].append(PartsFlight(handle, shards, known))
-        return RowsFuture(flights[False], self._versions.heard, note.weight, idle=flights[True])
+        return RowsFuture(flights[False], self._versions.heard, note.weight, self._worker.rank, idle=flights[True])
 
     def pull(
         self, keys: Any, out: Any = None, *, priority: int | None = None, after: Sequence[Future] = ()

@@ -10,20 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/native/engine/keep_told.h"
+
 namespace byteps_like::testing {
 namespace {
 
 constexpr uint32_t kBytes = 40;
-constexpr size_t kPiece = 16;
-
-// What became of operations, by their number.
-struct Told : KeepSink {
-  void Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) override {
-    CHECK(!found.contains(ticket.index));
-    found[ticket.index] = {status.code(), outcome};
-  }
-  std::map<size_t, std::pair<Code, KeepOutcome>> found;
-};
 
 // One key, and the server's end of its link.
 struct OneKey {

@@ -11,23 +11,15 @@
 #include <vector>
 
 #include "csrc/kernels/kernels.h"
+#include "tests/native/engine/keep_told.h"
 
 namespace byteps_like::testing {
 namespace {
 
 constexpr uint32_t kRow = 8;
-constexpr size_t kPiece = 16;
 using Rows = std::shared_ptr<const RowList>;
 
 Rows ListOf(std::vector<uint64_t> ids) { return std::make_shared<const RowList>(ids); }
-
-struct Told : KeepSink {
-  void Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) override {
-    CHECK(!found.contains(ticket.index));
-    found[ticket.index] = {status.code(), outcome};
-  }
-  std::map<size_t, std::pair<Code, KeepOutcome>> found;
-};
 
 // One table, and the server's end of its link.
 struct OneTable {

@@ -1,0 +1,24 @@
+// What became of operations on kept keys, by their number.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <map>
+#include <utility>
+
+#include "csrc/engine/keeping/keep_operation.h"
+
+namespace byteps_like::testing {
+
+inline constexpr size_t kPiece = 16;  // bytes of a segment
+
+struct Told : KeepSink {
+  void Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) override {
+    CHECK(!found.contains(ticket.index));
+    found[ticket.index] = {status.code(), outcome};
+  }
+  std::map<size_t, std::pair<Code, KeepOutcome>> found;
+};
+
+}  // namespace byteps_like::testing
