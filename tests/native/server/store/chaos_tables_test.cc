@@ -20,7 +20,7 @@ namespace byteps_like::testing {
 namespace {
 
 constexpr uint64_t kJobs = 200;
-constexpr uint32_t kWidth = 3;
+constexpr uint32_t kRowWidth = 3;
 constexpr uint64_t kIds = 1500;
 constexpr uint32_t kPushes = 8, kLists = 4;
 
@@ -70,7 +70,7 @@ class Member {
     for (uint32_t list = 0; list < kLists; ++list)
       lists_.push_back(MakeList([&](uint64_t id) { return Names(list, id); }));
     for (uint32_t step = 0; step < kPushes; ++step)
-      sent_.emplace_back(lists_[ListOf(rank, step)]->ids.size() * kWidth, Pushed(rank, step));
+      sent_.emplace_back(lists_[ListOf(rank, step)]->ids.size() * kRowWidth, Pushed(rank, step));
   }
 
   Status Open(const std::string& policy) {
@@ -78,7 +78,7 @@ class Member {
         engine_.KeepTable({.tensor = tensor_,
                            .parts = parts_,
                            .text = "policy " + policy + "\ncombine sum:age=none,damp=none\nupdate add\nrows zeros",
-                           .width = kWidth}));
+                           .width = kRowWidth}));
   }
 
   Status Train() {
@@ -99,7 +99,7 @@ class Member {
   }
 
   Status Read(const std::shared_ptr<const RowList>& list) {
-    std::vector<std::vector<int64_t>> values(parts_.size(), std::vector<int64_t>(list->ids.size() * kWidth, -1));
+    std::vector<std::vector<int64_t>> values(parts_.size(), std::vector<int64_t>(list->ids.size() * kRowWidth, -1));
     std::vector<Engine::TableRows> rows;
     for (const uint32_t part : parts_) rows.push_back({part, list, reinterpret_cast<std::byte*>(values[part].data())});
     const Status status = Over(engine_.FetchRows(tensor_, rows, 0));
@@ -116,11 +116,11 @@ class Member {
     auto ranged = engine_.FetchRange({.tensor = tensor_, .parts = parts_}, 7ull << 40, 15ull << 40);
     if (const Status failed = Over(ranged); !failed.ok()) return failed;
     for (const auto& found : (*ranged)->ranges) {
-      const size_t count = found.size() / (8 + 8 * kWidth);
+      const size_t count = found.size() / (8 + 8 * kRowWidth);
       std::vector<uint64_t> ids(count);
-      std::vector<int64_t> value(count * kWidth);
+      std::vector<int64_t> value(count * kRowWidth);
       std::memcpy(ids.data(), found.data(), 8 * count);
-      std::memcpy(value.data(), found.data() + 8 * count, 8 * kWidth * count);
+      std::memcpy(value.data(), found.data() + 8 * count, 8 * kRowWidth * count);
       wrong += count == 0 || ids.front() != 7ull << 40 || ids.back() != 14ull << 40;
       Check(ids, value);
     }
@@ -142,7 +142,7 @@ class Member {
       for (uint32_t rank = 0; rank < workers_; ++rank)
         for (uint32_t step = 0; step < kPushes; ++step)
           if (Names(ListOf(rank, step), ids[i] >> 40)) wanted |= Pushed(rank, step) & seen;
-      for (size_t k = 0; k < kWidth; ++k) wrong += value[i * kWidth + k] != wanted;
+      for (size_t k = 0; k < kRowWidth; ++k) wrong += value[i * kRowWidth + k] != wanted;
     }
     whole_ += seen == all;
   }

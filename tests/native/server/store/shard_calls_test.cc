@@ -20,8 +20,8 @@
 namespace byteps_like::testing::shard_calls {
 namespace {
 
-constexpr size_t kCount = 100;
-constexpr size_t kBytes = kCount * sizeof(float);
+constexpr size_t kElements = 100;
+constexpr size_t kValueBytes = kElements * sizeof(float);
 
 // As Python writes it (csrc/wire/call.h).
 std::string Written(const std::string& function, const std::vector<uint8_t>& tensors, std::optional<double> a = {}) {
@@ -83,14 +83,14 @@ class Shard : public CalledKeys {
 
  private:
   ShardBuffer Filled(float number) {
-    ShardBuffer buffer = memory_.Take(kBytes);
-    REQUIRE(buffer.size() >= kBytes);
-    for (size_t i = 0; i < kCount; ++i) std::memcpy(buffer.data() + i * sizeof(float), &number, sizeof(float));
+    ShardBuffer buffer = memory_.Take(kValueBytes);
+    REQUIRE(buffer.size() >= kValueBytes);
+    for (size_t i = 0; i < kElements; ++i) std::memcpy(buffer.data() + i * sizeof(float), &number, sizeof(float));
     return buffer;
   }
   std::unique_ptr<StoreKey> Made(const char* policy, float number) {
     auto rules = StoreRules::Parse(policy, "sum:age=none,damp=none", "add");
-    auto key = StoreKey::Make(*rules, {DType::kFloat32, {kCount, 1}, Filled(number)}, 2, 0, memory_);
+    auto key = StoreKey::Make(*rules, {DType::kFloat32, {kElements, 1}, Filled(number)}, 2, 0, memory_);
     REQUIRE(key.ok());
     return std::move(*key);
   }
@@ -121,7 +121,7 @@ TEST_CASE("shard calls: all partitions here, each once, however often it is aske
   for (const uint64_t part : {0, 2}) {
     CHECK(shard.At(kX + part) == 1);
     CHECK(shard.At(kY + part) == 2.5F);
-    CHECK(shard.At(kY + part, kCount - 1) == 2.5F);
+    CHECK(shard.At(kY + part, kElements - 1) == 2.5F);
     CHECK(shard.FindKey(kX + part)->ledger().version() == 0);
     CHECK(shard.FindKey(kY + part)->ledger().version() == 1);
   }
@@ -130,7 +130,7 @@ TEST_CASE("shard calls: all partitions here, each once, however often it is aske
   std::memcpy(&kept, before.value->data(), sizeof kept);
   CHECK(kept == 2);  // a reader's version stays as it is
   shard.Call(0, 1, Written("dot", {1, 2}));
-  CHECK(Figure(shard.answers.back().second) == 2 * kCount * 2.5);
+  CHECK(Figure(shard.answers.back().second) == 2 * kElements * 2.5);
   shard.Call(1, 0, Written("copy", {2, 1}));
   CHECK(shard.At(kX) == 2.5F);
   CHECK(shard.refused.empty());
