@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-
-from byteps_like.store.updates.update import Values
+from numpy.typing import NDArray
 
 _LANES = 8
 """Partial sums over the elements, as the native twin has them (server/store/gradient_estimate.h): the same bits."""
@@ -23,7 +23,7 @@ class GradientEstimate:
     """Of the expected squared distance of a contribution from it."""
 
 
-def estimate_gradient(contributions: Sequence[Values]) -> GradientEstimate:
+def estimate_gradient(contributions: Sequence[NDArray[Any]]) -> GradientEstimate:
     """Of at least two contributions of one shape, finite. With the mean g of m: noise = Σ|gᵢ - g|² / (m - 1); and as
     |g|² is too large by noise / m on average, square = |g|² - noise / m."""
     count = len(contributions)

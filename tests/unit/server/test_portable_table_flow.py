@@ -18,13 +18,17 @@ from byteps_like.portable.store_flow import StoreFlow
 from byteps_like.portable.store_lane import NOBODY, LaneSpec
 from byteps_like.portable.table_lane import LaneFetch, LaneRows
 from byteps_like.wire.frame import FrameType, Header
-from byteps_like.wire.note import Note
+from byteps_like.wire.note import Applied, Note
 from byteps_like.worker.keeping import Outcome
 from byteps_like.worker.tables import TableSpec
 
 WIDTH = 2
 TEXT = TableSpec("asp", "sum:age=none,damp=none", "add").text
 SPEC = LaneSpec(7, 0, DType.INT64, 8 * WIDTH, WIDTH, NOBODY, TEXT)
+
+
+def counted(version: int) -> Outcome:
+    return Outcome(Applied.COUNTED, version)
 
 
 def rows_of(*ids: int) -> SentRows:
@@ -95,7 +99,7 @@ def test_a_list_travels_once():
         pushed = link.push(rows_of(3, 5, 2**63), np.full((3, WIDTH), 10**step))
         out, _ = link.fetch(rows_of(3, 5, 2**63))
         link.settle()
-        assert pushed == [(0, step + 1)] and (out == int("1" * (step + 1))).all()
+        assert pushed == [counted(step + 1)] and (out == int("1" * (step + 1))).all()
     assert server.seen[FrameType.KEYS] == 1
 
 
@@ -104,7 +108,7 @@ def test_rows_that_there_are_not_are_zeros_and_are_not_made():
     link = opened(server)
     out, outcomes = link.fetch(rows_of(1, 2))
     link.settle()
-    assert (out == 0).all() and outcomes == [(0, 0)] and not server.rows
+    assert (out == 0).all() and outcomes == [counted(0)] and not server.rows
 
 
 def test_nothing_is_a_contribution_too_and_a_range_has_what_there_is():
@@ -117,7 +121,7 @@ def test_nothing_is_a_contribution_too_and_a_range_has_what_there_is():
     for fetch in fetches:
         link.flow.fetch(7, fetch)
     link.settle()
-    assert pushed == [(0, 1)] and outcomes == [(0, 2)] * 2
+    assert pushed == [counted(1)] and outcomes == [counted(2)] * 2
     assert [bytes(one.out) for one in fetches] == [np.array([4, 0, 1]).tobytes(), b""]
 
 
@@ -131,7 +135,7 @@ def test_a_server_that_has_forgotten_a_list_is_told_again():
     third = link.push(rows_of(2), np.ones((1, WIDTH), np.int64))
     out, _ = link.fetch(rows_of(1))
     link.settle()
-    assert [*first, *second, *third] == [(0, 1), (0, 2), (0, 3)]
+    assert [*first, *second, *third] == [counted(1), counted(2), counted(3)]
     assert (out == 2).all() and 3 <= server.seen[FrameType.KEYS] <= 4
 
 
