@@ -15,7 +15,7 @@ from byteps_like.store.ledger import Event, Ledger, Version
 from byteps_like.store.policies.policy import Contribution, Policy
 from byteps_like.store.policies.registry import policy_of, text_of
 from tests.property.store.schedules import Schedule
-from tests.property.store.test_policies import RANKS, SCHEDULES, TEXTS
+from tests.property.store.test_policies import BY_SERVERS, RANKS, SCHEDULES
 
 
 class Twins(Ledger):
@@ -81,10 +81,10 @@ def listed(events: list[Event]) -> list[tuple[int, int, int]]:
     return found
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", BY_SERVERS)
 def test_twins_agree_in_all_schedules(text: str) -> None:
     policy = policy_of(text, RANKS)
-    for seed in range(SCHEDULES // len(TEXTS) + 1):
+    for seed in range(SCHEDULES // len(BY_SERVERS) + 1):
         Schedule(policy, RANKS, seed, Twins).play()
 
 

@@ -24,7 +24,7 @@ from byteps_like.store.updates.update import Values
 from byteps_like.wire.frame import UNKNOWN
 from tests.property.store.schedules import Schedule
 from tests.property.store.test_native_key import CODES, WAYS, bits, drawn_values, listed, outcome
-from tests.property.store.test_policies import RANKS, TEXTS
+from tests.property.store.test_policies import BY_SERVERS, RANKS
 
 SEEDS = 40
 """Schedules of each policy."""
@@ -149,9 +149,9 @@ class Twins:
         assert bits(np.frombuffer(answer, self.table.dtype)) == bits(values)
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", BY_SERVERS)
 def test_answers_and_bits_are_those_of_the_reference(text: str) -> None:
-    others = [policy_of(one, RANKS) for one in TEXTS]
+    others = [policy_of(one, RANKS) for one in BY_SERVERS]
     told: list[PushAnswer] = []
     for seed in range(SEEDS):
         made: list[Twins] = []

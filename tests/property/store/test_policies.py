@@ -21,6 +21,9 @@ TEXTS = (
     "k_of_n:k=2,late=next,max_age=1", "k_of_n:k=2,grace=0.3", "k_of_n:k=1,grace=auto,late=next",
     "k_of_n:k=auto", "k_of_n:k=auto,grace=0.3,late=next",
 )  # fmt: skip
+BY_SERVERS = tuple(text for text in TEXTS if text != "hogwild")
+"""Those that servers know."""
+
 SCHEDULES = 10_000
 
 
