@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from byteps_like import _core
 from byteps_like.errors import BytePSLikeError, CapacityError, CorruptError, InvalidArgumentError, MismatchError
-from byteps_like.store import Pushed, function
 from byteps_like.store.combining.combining import Combining
 from byteps_like.store.combining.decoded import Decoded
 from byteps_like.store.combining.gradient_code import GradientCode
@@ -408,28 +407,3 @@ def test_who_waits_goes_on_waiting_when_a_value_is_replaced(text: str) -> None:
         assert key.ledger.version == version + 1 and np.array_equal(key.value, value)
         after = look()
         assert after == before
-
-
-@function("test.twins", state=1)
-def running_mean(value: Values, state: Values, push: Pushed) -> None:
-    state[0] += push.gradient / value.dtype.type(2 + push.age)
-    value -= value.dtype.type(push.lr or 0.5) * state[0] * value.dtype.type(push.weight)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_functions_give_the_same_bits_and_leave_out_the_same(dtype: Any) -> None:
-    first = np.linspace(-1, 1, 33).astype(dtype)
-    key = StoreKey(first, policy_of("asp", 2), range(2), update_of("function:test.twins"), Weighed("sum"))
-    native = native_of(key)
-    draw = np.random.default_rng(2)
-    told = []
-    for turn, source in enumerate((0, 1, 1, 0, 1)):
-        size = np.finfo(dtype).max if turn == 2 else 1.0  # adds up to infinities
-        gradient = (draw.standard_normal(33) / 4 * size).astype(dtype)
-        push = Contribution(source, key.ledger.clock(source), 0, 4.0 if turn == 2 else 1.5)
-        lr = None if turn % 2 else 3.0
-        answers = listed(key.push(push, gradient, 0.0, lr))
-        assert answers == native.push((source, push.clock, push.base, push.weight), gradient, 0.0, lr)
-        told += [applied for _, _, applied, *_ in answers]
-        assert bits(native.value()[1]) == bits(key.value) and native.state() == key.state.tobytes()
-    assert told == [Applied.COUNTED, Applied.COUNTED, Applied.NOT_FINITE, Applied.COUNTED, Applied.COUNTED]

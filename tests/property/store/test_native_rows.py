@@ -178,7 +178,7 @@ def test_tables_grow_and_keep_every_row(pushed: list[tuple[Ids, int]], width: in
     expected: dict[int, float] = {}
     for clock, (ids, factor) in enumerate(pushed):
         rows = np.outer(np.arange(len(ids)) + 1.0, np.full(width, float(factor)))
-        assert native.push((0, clock, clock, 1.0), ids, rows, 0.0) == [(0, clock, 0, clock + 1)]
+        assert native.push((0, clock, clock, 1.0), ids, rows, 0.0) == [(0, clock, 0, clock + 1, [0])]
         for place, number in enumerate(ids):
             expected[int(number)] = expected.get(int(number), 0.0) + (place + 1.0) * factor
     everything = np.arange(3001, dtype=np.uint64)
