@@ -193,7 +193,7 @@ def test_contributions_of_a_version_are_merged_by_id() -> None:
     first, second = np.array([1, 5], np.uint64), np.array([5, 9], np.uint64)
     ones = np.ones((2, 2), np.float32)
     assert native.push((0, 0, 0, 1.0), first, ones, 0.0) == []
-    assert native.push((1, 0, 0, 3.0), second, ones, 0.0) == [(0, 0, 0, 1), (1, 0, 0, 1)]
+    assert native.push((1, 0, 0, 3.0), second, ones, 0.0) == [(0, 0, 0, 1, [0, 1]), (1, 0, 0, 1, [0, 1])]
     values = np.frombuffer(native.all(np.array([1, 5, 9], np.uint64)), np.float32).reshape(3, 2)
     assert values[:, 0].tolist() == values[:, 1].tolist() == [1.0, 4.0, 3.0]
 
@@ -201,20 +201,20 @@ def test_contributions_of_a_version_are_merged_by_id() -> None:
 def test_a_contribution_that_is_not_finite_makes_no_rows() -> None:
     native = _core.TableKey(np.zeros(1, np.float32), 1, "asp", Weighed("sum").text(), "add", 1)
     ids = np.array([4], np.uint64)
-    assert native.push((0, 0, 0, 1.0), ids, np.full((1, 1), np.nan, np.float32), 0.0) == [(0, 0, 3, 1)]
+    assert native.push((0, 0, 0, 1.0), ids, np.full((1, 1), np.nan, np.float32), 0.0) == [(0, 0, 3, 1, [])]
     assert native.row(4) is None and native.range(0, 10) == b""
-    assert native.push((0, 1, 1, 1.0), ids, np.ones((1, 1), np.float32), 0.0) == [(0, 1, 0, 2)]
+    assert native.push((0, 1, 1, 1.0), ids, np.ones((1, 1), np.float32), 0.0) == [(0, 1, 0, 2, [0])]
     assert native.row(4)[:2] == (2, 1)
 
 
 def test_memory_for_rows_is_limited_and_without_it_nothing_has_happened() -> None:
     native = _core.TableKey(np.zeros(1), 1024, "asp", Weighed("sum").text(), "add", 1, limit=1 << 20)
     few, many = np.arange(8, dtype=np.uint64), np.arange(100, dtype=np.uint64)
-    assert native.push((0, 0, 0, 1.0), few, np.ones((8, 1024)), 0.0) == [(0, 0, 0, 1)]
+    assert native.push((0, 0, 0, 1.0), few, np.ones((8, 1024)), 0.0) == [(0, 0, 0, 1, [0])]
     with pytest.raises(CapacityError, match="a key needs more than its 1048576 bytes of memory"):
         native.push((0, 1, 1, 1.0), many, np.ones((100, 1024)), 0.0)
     assert native.version == 1 and len(native.range(0, 100)) == 8 * (8 + 8192)
-    assert native.push((0, 1, 1, 1.0), few, np.ones((8, 1024)), 0.0) == [(0, 1, 0, 2)]
+    assert native.push((0, 1, 1, 1.0), few, np.ones((8, 1024)), 0.0) == [(0, 1, 0, 2, [0])]
     with pytest.raises(InvalidArgumentError, match="a read of rows is answered with 65536 bytes or more, and 65535 is"):
         native.all(few, 65535)
     with pytest.raises(InvalidArgumentError, match="read fewer rows at a time"):
