@@ -67,6 +67,9 @@ bool Shard::OnStoreFrame(Peer& peer, const Header& header, const std::byte* payl
     case FrameType::kRows:
       store_.OnRows(peer.rank, header, payload);
       break;
+    case FrameType::kClock:
+      store_.OnClock(peer.rank, header, payload);
+      break;
     case FrameType::kPull:
       store_.OnPull(peer.rank, header);
       break;

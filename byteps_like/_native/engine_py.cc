@@ -220,6 +220,13 @@ std::shared_ptr<KeepOperation> Contribute(PyEngine& self, uint32_t tensor, uintp
   return *operation;
 }
 
+std::shared_ptr<KeepOperation> Tick(PyEngine& self, uint32_t tensor, const Chosen& parts, int32_t priority,
+                                    nb::bytes note) {
+  auto operation = self.engine().Tick(RequestOf(tensor, 0, parts, priority), NoteOf(note));
+  ThrowIfFailed(operation.status());
+  return *operation;
+}
+
 std::shared_ptr<KeepOperation> Read(PyEngine& self, uint32_t tensor, uintptr_t address, const Chosen& parts,
                                     int32_t priority, uint32_t least) {
   auto operation = self.engine().Read(RequestOf(tensor, address, parts, priority), least);
@@ -372,6 +379,8 @@ void BindEngine(nb::module_& m) {
            "Has servers keep its value, under a spec's text. `address`: of the first one, on that rank.")
       .def("contribute", &Contribute, nb::arg("tensor"), nb::arg("address"), nb::arg("parts"), nb::arg("priority"),
            nb::arg("note"), "`note`: as it travels.")
+      .def("tick", &Tick, nb::arg("tensor"), nb::arg("parts"), nb::arg("priority"), nb::arg("note"),
+           "Contributes nothing: a clock goes by, of a tensor or of a table at its shards.")
       .def("read", &Read, nb::arg("tensor"), nb::arg("address"), nb::arg("parts"), nb::arg("priority"),
            nb::arg("least"), "Of that version or a newer one, once the policy lets this rank.")
       .def("keep_table", &KeepTable, nb::arg("tensor"), nb::arg("parts"), nb::arg("text"), nb::arg("width"),

@@ -11,7 +11,7 @@ from byteps_like.errors import BytePSLikeError, InvalidArgumentError
 from byteps_like.portable.handle import PortableCallHandle, PortableHandle, PortableKeepHandle, Waited
 from byteps_like.portable.pump import KeyCall, KeyCalls
 from byteps_like.portable.store_flow import StoreFlow
-from byteps_like.portable.store_lane import NOBODY, LanePull, LanePush, LaneSpec, Opened, Settled
+from byteps_like.portable.store_lane import NOBODY, LanePull, LanePush, LaneSpec, Opened, Settled, tick
 from byteps_like.portable.transfer import memory_at
 from byteps_like.wire.note import Note
 from byteps_like.worker.api import Declared, Partition
@@ -90,6 +90,25 @@ def call_kept(worker: StoresWorker, tensors: Sequence[Declared], text: bytes) ->
     return handle
 
 
+def start_ticks(
+    worker: StoresWorker, name: str, parts: Sequence[Partition], note: Note, priority: int
+) -> PortableKeepHandle:
+    """Contributes nothing to the keys of these."""
+    handle = PortableKeepHandle(name, len(parts), worker)
+
+    def settled(number: int, outcome: Outcome) -> None:
+        handle.settle(number, outcome)
+        if handle.done():
+            worker.ended(handle)
+
+    def ticks(key: int, number: int) -> KeyCall:
+        return lambda flow: flow.push(key, tick(note, partial(settled, number), priority))
+
+    if parts:
+        worker.use_stores(handle, [(part.server, ticks(part.key, number)) for number, part in enumerate(parts)])
+    return handle
+
+
 class _Operation(Protocol):
     def __call__(self, flow: StoreFlow, *, key: int, memory: memoryview, settled: Settled) -> None: ...
 
@@ -114,6 +133,14 @@ class PortableKept:
             flow.push(key, LanePush(memory, note, settled, urgency))
 
         return self._start(address, parts, push)
+
+    def tick(self, note: Note, *, parts: range | None = None, priority: int | None = None) -> KeepHandle:
+        """See KeptTensor. Raises InvalidArgumentError for a note that can't travel."""
+        check_note(self.declared, note)
+        every = self.declared.partitions
+        urgency = self._priority(priority)
+        return start_ticks(self._worker, self.declared.spec.name,
+                           every if parts is None else [every[part] for part in parts], note, urgency)  # fmt: skip
 
     def pull(
         self, address: int, *, parts: range | None = None, least: int = 0, priority: int | None = None

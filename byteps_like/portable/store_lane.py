@@ -87,6 +87,16 @@ class LanePush:
 
 
 @dataclass(eq=False, slots=True)
+class LaneTick(LanePush):
+    """A contribution of nothing: a clock goes by."""
+
+
+def tick(note: Note, settled: Settled, priority: int = 0) -> LaneTick:
+    """One."""
+    return LaneTick(memoryview(b""), note, settled, priority)
+
+
+@dataclass(eq=False, slots=True)
 class LanePull:
     """A read of the whole value, at least of version `least`. `settled` is called when `out` has it."""
 
@@ -288,8 +298,8 @@ class StoreLane:
         return Header(kind, self.spec.dtype, key=self.spec.key, round=clock % CLOCKS, total=self.spec.nbytes)
 
     def _push_header(self, push: LanePush) -> Header:
-        header = self._header(FrameType.PUSH, push.clock)
-        return replace(header, flags=int(FrameFlag.SILENT), priority=push.priority)
+        header = self._header(FrameType.CLOCK if isinstance(push, LaneTick) else FrameType.PUSH, push.clock)
+        return replace(header, total=len(push.data), flags=int(FrameFlag.SILENT), priority=push.priority)
 
     def _noted(self, header: Header) -> Header:
         """Says too which is the first contribution whose answer hasn't come."""

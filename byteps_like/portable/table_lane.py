@@ -15,6 +15,7 @@ from byteps_like.portable.store_lane import (
     Frame,
     LanePush,
     LaneSpec,
+    LaneTick,
     PushStage,
     Settled,
     StoreLane,
@@ -94,7 +95,9 @@ class TableLane(StoreLane):
     @override
     def sends(self) -> LanePush | None:
         push = super().sends
-        return push if push is not None and self._number_of(push) is not None and not self._is_untold(push) else None
+        if push is None or isinstance(push, LaneTick):
+            return push
+        return push if self._number_of(push) is not None and not self._is_untold(push) else None
 
     def _number_of(self, push: LanePush) -> int | None:
         """Of its list; None: it has to wait for one, or for answers to others."""
@@ -119,7 +122,12 @@ class TableLane(StoreLane):
 
     def _untold_push(self) -> LanePush | None:
         push = super().sends
-        wants = push is not None and self._number_of(push) is not None and self._is_untold(push)
+        wants = (
+            push is not None
+            and not isinstance(push, LaneTick)
+            and self._number_of(push) is not None
+            and self._is_untold(push)
+        )
         return push if wants else None
 
     @override
@@ -148,8 +156,11 @@ class TableLane(StoreLane):
 
     @override
     def _push_header(self, push: LanePush) -> Header:
+        header = super()._push_header(push)
+        if isinstance(push, LaneTick):
+            return header
         assert isinstance(push, LaneRows)
-        header = replace(super()._push_header(push), type=FrameType.ROWS, total=len(push.data))
+        header = replace(header, type=FrameType.ROWS)
         return replace(header, aux=self._lists.get(push.clock % CLOCKS, MOST_LISTS - 1), root=push.rows.crc)
 
     @override

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from byteps_like.portable.handle import PortableKeepHandle
-from byteps_like.portable.keeping import StoresWorker, open_parts
+from byteps_like.portable.keeping import StoresWorker, open_parts, start_ticks
 from byteps_like.portable.pump import KeyCall
 from byteps_like.portable.row_numbers import SentRows
 from byteps_like.portable.store_flow import StoreFlow
@@ -77,6 +77,12 @@ class PortableKeptTable:
             flow.push(key, own)
 
         return self._start(handle, [one.shard for one in rows], push)
+
+    def tick(self, shards: Sequence[int], note: Note, *, priority: int | None = None) -> KeepHandle:
+        """See KeptTable. Raises InvalidArgumentError for a note that can't travel."""
+        check_note(self.declared, note)
+        parts = [self.declared.partitions[self.shards.firsts[shard]] for shard in shards]
+        return start_ticks(self._worker, self.declared.spec.name, parts, note, self._priority(priority))
 
     def pull(self, rows: Sequence[RowsAt], *, priority: int | None = None) -> KeepHandle:
         """See KeptTable."""

@@ -39,7 +39,8 @@ class PushAnswer:
 @dataclass(frozen=True)
 class _Staged(Generic[Brought]):
     push: Contribution
-    gradient: Brought
+    gradient: Brought | None
+    """None: nothing."""
     lr: float | None
     is_finite: bool
 
@@ -85,8 +86,11 @@ class ContentKey(Generic[Brought]):
         self._staged: dict[_Id, _Staged[Brought]] = {}
         self._unheard: dict[_Id, PushAnswer] = {}
 
-    def push(self, push: Contribution, gradient: Brought, now: float, lr: float | None = None) -> list[PushAnswer]:
-        """A contribution has come, whole, as the content wants it. Who can be answered by now, in order.
+    def push(
+        self, push: Contribution, gradient: Brought | None, now: float, lr: float | None = None
+    ) -> list[PushAnswer]:
+        """A contribution has come, whole, as the content wants it; of one that is idle, None. Who can be answered by
+        now, in order.
 
         Raises CorruptError as Ledger.push, and if it comes from who is no source, or again after its answer was heard;
         InvalidArgumentError or MismatchError for one that can't be combined. Then it has not come.
@@ -97,7 +101,8 @@ class ContentKey(Generic[Brought]):
             return self._again(push)
         self._check(push, gradient, lr)
         events = self.ledger.push(push, now)
-        self._staged[_id(push)] = _Staged(push, gradient, lr, self.content.is_finite(gradient))
+        is_finite = gradient is None or self.content.is_finite(gradient)
+        self._staged[_id(push)] = _Staged(push, gradient, lr, is_finite)
         return self._answered(events) + self._held(push)
 
     def pass_time(self, now: float) -> list[PushAnswer]:
@@ -135,8 +140,9 @@ class ContentKey(Generic[Brought]):
         for one in past:
             del self._unheard[one]
 
-    def _check(self, push: Contribution, gradient: Brought, lr: float | None) -> None:
-        self.content.check(push.source, gradient)
+    def _check(self, push: Contribution, gradient: Brought | None, lr: float | None) -> None:
+        if gradient is not None:
+            self.content.check(push.source, gradient)
         weight = self.combining.check_weight(push.weight)
         self._check_integers(float(weight).is_integer() and weight < 2.0**63)
         self.update.rate(lr)
@@ -148,7 +154,7 @@ class ContentKey(Generic[Brought]):
 
     def _check_rate(self, push: Contribution, lr: float | None) -> None:
         for _, other in sorted(self._staged.items()):
-            if other.push.base == push.base and other.lr != lr:
+            if not (push.idle or other.push.idle) and other.push.base == push.base and other.lr != lr:
                 raise MismatchError(
                     f"rank {push.source} has pushed with lr={lr}, but rank {other.push.source} with lr={other.lr}, both"
                     f" computed on version {push.base}: all ranks must have one schedule"
@@ -185,26 +191,27 @@ class ContentKey(Generic[Brought]):
 
     def _applied(self, version: Version) -> list[PushAnswer]:
         staged = [self._staged.pop(_id(push)) for push in version.pushes]
-        finite = [one for one in staged if one.is_finite]
+        finite = [one for one in staged if one.is_finite and not one.push.idle]
         applied = bool(finite) and self._apply(version.number, finite)
         made_of = tuple(sorted(one.push.source for one in finite)) if applied else ()
         return [
-            PushAnswer(one.push, Applied.COUNTED if one.push.source in made_of else Applied.NOT_FINITE, version.number,
-                       made_of)
+            PushAnswer(one.push, Applied.COUNTED if one.push.idle or one.push.source in made_of else Applied.NOT_FINITE,
+                       version.number, made_of)
             for one in staged
         ]  # fmt: skip
 
     def _apply(self, number: int, staged: Sequence[_Staged[Brought]]) -> bool:
         """False if they add up to what is not finite, or to nothing: then nothing has changed."""
+        brought = [one.gradient for one in staged if one.gradient is not None]
         found = self.combining.factors(Version(number, tuple(one.push for one in staged)))
         if self.policy.observes and len(staged) > 1:
-            estimate = self.content.estimate([one.gradient for one in staged])
+            estimate = self.content.estimate(brought)
             if estimate is not None:
                 self.ledger.observe(estimate)
         if not found:
             return False
         newest = max(staged, key=lambda one: one.push.base)
-        brought, made_of = [one.gradient for one in staged], [one.push for one in staged]
+        made_of = [one.push for one in staged]
         return self.content.apply(VersionCall(number, brought, found, newest.lr, self.update, made_of))
 
 

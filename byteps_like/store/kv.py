@@ -180,6 +180,21 @@ class KV:
             flights[is_idle].append(PartsFlight(handle, shards, known))
         return RowsFuture(flights[False], self._versions.heard, note.weight, self._worker.rank, idle=flights[True])
 
+    def tick(self, *, priority: int | None = None, after: Sequence[Future] = ()) -> RowsFuture:
+        """Contributes nothing: a clock of this rank goes by. See Store.tick; a push without keys is a contribution,
+        which counts in a mean."""
+        return self._calls.begin(partial(self._tick, priority), after)
+
+    def _tick(self, priority: int | None) -> RowsFuture:
+        shards: dict[int, list[int]] = {}
+        for shard, known in enumerate(self._versions.newest()):
+            shards.setdefault(known, []).append(shard)
+        flights = [
+            PartsFlight(self._table.tick(chosen, Note(base=known), priority=priority), chosen)
+            for known, chosen in shards.items()
+        ]
+        return RowsFuture(flights, self._versions.noticed)
+
     def pull(
         self, keys: Any, out: Any = None, *, priority: int | None = None, after: Sequence[Future] = ()
     ) -> RowsFuture:

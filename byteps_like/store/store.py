@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,23 @@ class Store:
         pulled = self.pull(name, out, part=push.get("part"), priority=push.get("priority"))
         return pushed.followed_by(pulled)
 
+    def tick(self, name: str | None = None, *, priority: int | None = None) -> Future:
+        """Contributes nothing to a tensor, or to all: a clock of this rank goes by, so that nobody waits for what it
+        might have brought. Never blocks. Done when servers have taken note.
+
+        It is in no mean and no sum, and nothing is updated where all ranks only tick; those who were waited for have a
+        version all the same. For steps that don't use a tensor, and ranks that have run out of samples.
+        """
+        tensors = list(self._open.values()) if name is None else [self._tensor(name)]
+        ticks = [self._tick(tensor, priority) for tensor in tensors]
+
+        def landed(found: Found) -> None:
+            rest = iter(found)
+            for tensor, flights in zip(tensors, ticks, strict=True):
+                tensor.noticed(list(islice(rest, len(flights))))
+
+        return Future([one for flights in ticks for one in flights], landed)
+
     def call(
         self, function: str, names: str | Sequence[str], *, after: Sequence[Future] = (), **scalars: float
     ) -> dict[str, float]:
@@ -253,6 +271,12 @@ class Store:
             held.hold(handle, array)
             flights.append(PartsFlight(handle, parts, known))
         return Future(flights, tensor.heard, note.weight, self._worker.rank)
+
+    def _tick(self, tensor: _Open, priority: int | None) -> list[PartsFlight]:
+        return [
+            PartsFlight(tensor.kept.tick(Note(base=known), parts=parts, priority=priority), parts)
+            for parts, known in tensor.by_base(tensor.parts(None), None)
+        ]
 
     def _tensor(self, name: str) -> _Open:
         if name not in self._open:

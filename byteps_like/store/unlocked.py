@@ -109,6 +109,13 @@ class UnlockedTensor:
         given = _array(address, self._declared.spec.numel, self._value.dtype)
         return Over([self._pushed(part, given, note) for part in self._parts(parts)])
 
+    def tick(
+        self, note: Note, *, parts: range | None = None,  # noqa: ARG002 - nothing is made of it
+        priority: int | None = None,  # noqa: ARG002 - it is over when this returns
+    ) -> KeepHandle:  # fmt: skip
+        """Nothing happens: nobody waits for anybody."""
+        return Over([Outcome(Applied.COUNTED, self._version(part)) for part in self._parts(parts)])
+
     def pull(
         self, address: int, *, parts: range | None = None, least: int = 0,
         priority: int | None = None,  # noqa: ARG002 - it is over when this returns

@@ -43,6 +43,13 @@ class Versions:
                     if flight.base is None:
                         self._pulled[part] = max(self._pulled[part], outcome.version)
 
+    def noticed(self, found: Found) -> None:
+        """What there is of it by now: this rank knows of that, and has not read it."""
+        with self._lock:
+            for flight, outcomes in found:
+                for part, outcome in zip(flight.parts, outcomes, strict=True):
+                    self._newest[part] = max(self._newest[part], outcome.version)
+
     def by_base(self, parts: range, base: int | None) -> list[tuple[range, int]]:
         """Runs of parts that are computed on one version: `base`, or of each the one that was read last."""
         if base is not None:

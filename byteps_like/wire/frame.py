@@ -71,13 +71,14 @@ class FrameType(IntEnum):
     ROWS = 23
     FETCH = 24
     NACK = 25
+    CLOCK = 26
     CALL = 29
 
 
 _REFERABLE = frozenset({FrameType.PUSH, FrameType.RESULT})
-_NOTABLE = frozenset({FrameType.PUSH, FrameType.ROWS})
+_NOTABLE = frozenset({FrameType.PUSH, FrameType.ROWS, FrameType.CLOCK})
 _LISTED = frozenset({FrameType.KEYS, FrameType.ROWS, FrameType.FETCH})
-_SEGMENTS = _REFERABLE | _LISTED | {FrameType.DATA, FrameType.VALUE}
+_SEGMENTS = _REFERABLE | _LISTED | {FrameType.DATA, FrameType.VALUE, FrameType.CLOCK}
 _TEXTS = frozenset(
     {
         FrameType.ERROR,
@@ -90,7 +91,8 @@ _TEXTS = frozenset(
     }
 )
 _OF_PARTITION = _REFERABLE | {
-    FrameType.RESUME, FrameType.RESUMED, FrameType.PULL, FrameType.VALUE, FrameType.KEYS, FrameType.ROWS
+    FrameType.RESUME, FrameType.RESUMED, FrameType.PULL, FrameType.VALUE, FrameType.KEYS, FrameType.ROWS,
+    FrameType.CLOCK,
 }  # fmt: skip
 
 
@@ -211,7 +213,7 @@ def _check_flags(header: Header) -> None:
     resumed = header.type is FrameType.RESUME and header.flags == FrameFlag.ENCODED
     if header.flags and header.type not in _REFERABLE | _NOTABLE and not resumed:
         raise CorruptError(f"frame flags {header.flags} do not go with {header.type.name}")
-    if header.flags & _OF_STORES or (header.flags and header.type is FrameType.ROWS):
+    if header.flags & _OF_STORES or (header.flags and header.type is FrameType.ROWS) or header.type is FrameType.CLOCK:
         _check_noted(header)
     if header.flags & FrameFlag.BY_REFERENCE and header.flags & FrameFlag.ENCODED:
         raise CorruptError(f"frame flags {header.flags} are encoded and by reference")
@@ -229,6 +231,8 @@ def _check_noted(header: Header) -> None:
         raise CorruptError(
             f"frame offset {header.offset}, length {header.length}: what is noted is a first segment behind a note"
         )
+    if header.type is FrameType.CLOCK and (not header.flags & FrameFlag.NOTED or header.total):
+        raise CorruptError(f"frame flags {header.flags}, total {header.total}: a CLOCK brings a note, and nothing else")
 
 
 def seal(header: Header, payload: Buffer) -> bytes:

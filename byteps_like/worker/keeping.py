@@ -85,6 +85,10 @@ class KeptTensor(Protocol):
         """Contributes the tensor at `address`; with `parts`, only those partitions of it. Never blocks. Done when all
         servers have said what became of it; its memory must stay as it is until then."""
 
+    def tick(self, note: Note, *, parts: range | None = None, priority: int | None = None) -> KeepHandle:
+        """Contributes nothing: the clock of this rank goes by, and nobody waits for what it might have brought. No
+        version is made of it alone but where all had to come. As `push` otherwise."""
+
     def pull(
         self, address: int, *, parts: range | None = None, least: int = 0, priority: int | None = None
     ) -> KeepHandle:

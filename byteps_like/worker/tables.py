@@ -107,6 +107,9 @@ class KeptTable(Protocol):
     def push(self, rows: Sequence[RowsAt], note: Note, *, priority: int | None = None) -> KeepHandle:
         """Contributes rows. See KeptTensor.push. Each counts a clock of its shard, without any ids, too."""
 
+    def tick(self, shards: Sequence[int], note: Note, *, priority: int | None = None) -> KeepHandle:
+        """Contributes nothing at these shards. See KeptTensor.tick."""
+
     def pull(self, rows: Sequence[RowsAt], *, priority: int | None = None) -> KeepHandle:
         """Reads rows, once the policy lets this rank; zeros where there is none. Never blocks. One version of each
         shard."""

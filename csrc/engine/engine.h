@@ -107,6 +107,9 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   // Contributes partitions to what servers keep; done when they have said what became of it. Its memory stays as it is
   // until then. Many may be in flight; what is called here first is first for each partition.
   Result<std::shared_ptr<KeepOperation>> Contribute(const KeepRequest& request, const Note& note);
+  // The same of what brings nothing: a clock goes by, of a tensor or of a table at shards whose first partitions those
+  // are.
+  Result<std::shared_ptr<KeepOperation>> Tick(const KeepRequest& request, const Note& note);
   // Reads partitions, of version `least` or newer, once their policy lets this rank.
   Result<std::shared_ptr<KeepOperation>> Read(const KeepRequest& request, uint32_t least);
   // Has servers run a function on tensors whose partitions lie together, after what was called before. `text`: what to

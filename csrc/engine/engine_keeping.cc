@@ -87,6 +87,17 @@ Result<std::shared_ptr<KeepOperation>> Engine::Contribute(const KeepRequest& req
   return operation;
 }
 
+Result<std::shared_ptr<KeepOperation>> Engine::Tick(const KeepRequest& request, const Note& note) {
+  auto operation = BeginKeeping(request);
+  if (!operation.ok()) return operation;
+  UseKeys(request, *operation, [request, note](const Part& part, uint64_t order, KeepTicket ticket) {
+    part.channel->kept().Push(
+        part.key,
+        {.idle = true, .note = note, .priority = request.priority, .order = order, .ticket = std::move(ticket)});
+  });
+  return operation;
+}
+
 Result<std::shared_ptr<KeepOperation>> Engine::Read(const KeepRequest& request, uint32_t least) {
   auto operation = BeginKeeping(request);
   if (!operation.ok()) return operation;

@@ -71,7 +71,7 @@ Header Unpack(const std::byte* in) {
 bool CarriesPartition(FrameType type) {
   return type == FrameType::kPush || type == FrameType::kResult || type == FrameType::kResume ||
          type == FrameType::kResumed || type == FrameType::kPull || type == FrameType::kValue ||
-         type == FrameType::kKeys || type == FrameType::kRows;
+         type == FrameType::kKeys || type == FrameType::kRows || type == FrameType::kClock;
 }
 
 bool CarriesText(FrameType type) {
@@ -81,12 +81,14 @@ bool CarriesText(FrameType type) {
 
 // A contribution to a store key has neither of the other forms of a push, so far.
 Status CheckNoted(const Header& header) {
-  if (header.type != FrameType::kPush && header.type != FrameType::kRows)
+  const bool clock = header.type == FrameType::kClock;
+  if (header.type != FrameType::kPush && header.type != FrameType::kRows && !clock)
     return Corrupt("flags", header.flags, "does not go with this type");
   if ((header.flags & ~(kNoted | kSilent)) != 0) return Corrupt("flags", header.flags, "do not go with one another");
-  if ((header.flags & kNoted) == 0) return {};
+  if ((header.flags & kNoted) == 0) return clock ? Corrupt("flags", header.flags, "lack the note") : Status();
   if (header.offset != 0) return Corrupt("offset", header.offset, "is not that of a first segment, which is noted");
   if (header.length < kNoteBytes) return Corrupt("length", header.length, "is less than a note");
+  if (clock && header.total != 0) return Corrupt("total", header.total, "is not zero in a frame that brings nothing");
   return {};
 }
 
@@ -107,13 +109,14 @@ Status CheckLists(const Header& header) {
 // Which lengths go with which type: only segments and texts have a payload, and a reference replaces it.
 Status CheckShape(const Header& header) {
   const bool partition = header.type == FrameType::kPush || header.type == FrameType::kResult;
-  const bool rows = header.type == FrameType::kRows;
-  const bool segment = partition || rows || header.type == FrameType::kData || header.type == FrameType::kValue ||
-                       header.type == FrameType::kKeys || header.type == FrameType::kFetch;
+  const bool rows = header.type == FrameType::kRows, clock = header.type == FrameType::kClock;
+  const bool segment = partition || rows || clock || header.type == FrameType::kData ||
+                       header.type == FrameType::kValue || header.type == FrameType::kKeys ||
+                       header.type == FrameType::kFetch;
   const bool reference = (header.flags & kByReference) != 0;
-  const bool flagged = partition || rows || (header.type == FrameType::kResume && header.flags == kEncoded);
+  const bool flagged = partition || rows || clock || (header.type == FrameType::kResume && header.flags == kEncoded);
   if (header.flags != 0 && !flagged) return Corrupt("flags", header.flags, "does not go with this type");
-  if ((header.flags & (kNoted | kSilent)) != 0 || (rows && header.flags != 0))
+  if ((header.flags & (kNoted | kSilent)) != 0 || (rows && header.flags != 0) || clock)
     if (Status noted = CheckNoted(header); !noted.ok()) return noted;
   if (reference && (header.flags & kEncoded) != 0) return Corrupt("flags", header.flags, "is encoded and by reference");
   if ((header.flags & kAbsent) != 0) {

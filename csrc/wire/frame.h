@@ -61,12 +61,13 @@ enum class FrameType : uint8_t {
   kFetch = 24,  // worker -> server: wants rows of list `aux`, CRC `root`, or of a range, as request number `total`
   kNack = 25,   // server -> worker: this link has no list `aux` of that CRC: `round` of a contribution (`total` 1), or
                 // request `offset` (`total` 2)
+  kClock = 26,  // worker -> server: contribution `round` brings nothing but its note
   kCall = 29,   // worker -> server: a function is to run on what it keeps of some tensors (csrc/wire/call.h), the
                 // `round`th that this rank asks this shard for; aux = partitions of each here, total = of each in
                 // all. server -> worker: what has come of it; aux = Code
 };
 inline constexpr uint8_t kFrameTypeCount = 30;
-inline constexpr uint8_t kFirstUnassigned = 26, kLastUnassigned = 28;  // below that
+inline constexpr uint8_t kFirstUnassigned = 27, kLastUnassigned = 28;  // below that
 
 enum FrameFlag : uint8_t {
   kByReference = 1,  // the payload lies in shared memory: region `aux`, from byte `offset`, `total` bytes

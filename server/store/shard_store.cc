@@ -78,6 +78,7 @@ struct ShardStore::Arrival {
   uint32_t counted = 0;  // of these
   uint32_t heard = 0;    // its sender knows what became of those before
   bool silent = false;
+  bool idle = false;  // its source brings nothing
   int32_t priority = 0;
   Note note;
   ShardBuffer buffer;
@@ -394,6 +395,7 @@ bool ShardStore::BeginArrival(const Entry& entry, Arrival& arrival, const Header
   arrival.total = header.total;
   arrival.heard = entry.of_rows() ? header.round - std::min(header.round, kMostUnheardRows) : header.aux;
   arrival.silent = (header.flags & kSilent) != 0;
+  arrival.idle = header.type == FrameType::kClock;
   arrival.priority = header.priority;
   arrival.buffer = std::move(buffer);
   return true;
@@ -413,6 +415,14 @@ void ShardStore::OnPush(uint32_t rank, const Header& header, const std::byte* pa
     return Refuse(rank, entry.number, "a contribution has another length or type than its spec");
   if (HasCome(entry, rank, header)) return Repeat(entry, rank, header, payload);
   Land(entry, rank, header, payload);
+}
+
+void ShardStore::OnClock(uint32_t rank, const Header& header, const std::byte* payload) {
+  Entry& entry = *keys_.at(header.key);
+  if (entry.key == nullptr || (header.flags & kSilent) == 0)
+    return Refuse(rank, entry.number, "a clock for what has no value yet, or not silent");
+  if (HasCome(entry, rank, header)) return Repeat(entry, rank, header, payload);
+  if (!entry.arrivals[rank].nacked) Land(entry, rank, header, payload);  // else it comes again, behind that one
 }
 
 bool ShardStore::HasCome(const Entry& entry, uint32_t rank, const Header& header) const {
@@ -479,7 +489,7 @@ void ShardStore::Contribute(Entry& entry, uint32_t rank, Arrival arrival) {
   contributed_ = host_.Now();
   const Note& note = arrival.note;
   const auto lr = std::isnan(note.lr) ? std::nullopt : std::optional<double>(note.lr);
-  WholePush whole{{rank, clock, note.base, note.weight, note.loss, arrival.total},
+  WholePush whole{{rank, clock, note.base, note.weight, note.loss, arrival.total, arrival.idle},
                   std::move(arrival.buffer),
                   lr,
                   {std::move(arrival.list), {}}};

@@ -55,6 +55,7 @@ class ShardStore : private CalledKeys {
   void OnPush(uint32_t rank, const Header& header, const std::byte* payload);
   void OnKeys(uint32_t rank, const Header& header, const std::byte* payload);
   void OnRows(uint32_t rank, const Header& header, const std::byte* payload);
+  void OnClock(uint32_t rank, const Header& header, const std::byte* payload);
   void OnPull(uint32_t rank, const Header& header);
   void OnFetch(uint32_t rank, const Header& header, const std::byte* payload);
   void OnResume(uint32_t rank, const Header& header);

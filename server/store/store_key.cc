@@ -81,7 +81,8 @@ Status StoreKey::Push(WholePush&& whole, double now, std::vector<PushAnswer>* an
   if (Status status = Check(whole); !status.ok()) return status;
   ShardBuffer fresh;
   if (Status status = content_->Reserve(&fresh); !status.ok()) return status;
-  if (Status status = content_->Admit(whole); !status.ok()) return status;
+  if (!push.idle)
+    if (Status status = content_->Admit(whole); !status.ok()) return status;
   std::vector<Settled> events;
   if (Status status = ledger_.Push(push, now, &events); !status.ok()) return status;
   Stage(std::move(whole));
@@ -140,8 +141,9 @@ Status StoreKey::Check(const WholePush& whole) const {
 }
 
 Status StoreKey::CheckRate(const WholePush& whole) const {
+  if (whole.push.idle) return {};
   for (const auto& [id, other] : staged_)
-    if (other.whole.push.base == whole.push.base && other.whole.lr != whole.lr)
+    if (!other.whole.push.idle && other.whole.push.base == whole.push.base && other.whole.lr != whole.lr)
       return Status(Code::kMismatch, Pushed(whole.push) + "with lr=" + RateText(whole.lr) + ", but rank " +
                                          std::to_string(id.first) + " with lr=" + RateText(other.whole.lr) +
                                          ", both computed on version " + std::to_string(whole.push.base) +
@@ -165,7 +167,8 @@ Status StoreKey::AnswerAgain(const StorePush& push, std::vector<PushAnswer>* ans
 
 void StoreKey::Stage(WholePush whole) {
   const Id id = IdOf(whole.push);
-  const bool is_finite = IsFinite(content_->dtype(), whole.gradient.data(), content_->CountOf(whole));
+  const bool is_finite =
+      whole.push.idle || IsFinite(content_->dtype(), whole.gradient.data(), content_->CountOf(whole));
   staged_.emplace(id, Staged{std::move(whole), is_finite});
 }
 
@@ -209,16 +212,17 @@ Status StoreKey::MakeVersion(std::span<const Settled> made, ShardBuffer& fresh, 
   for (const Settled& one : made) {
     Staged staged = std::move(staged_.extract(IdOf(one.push)).mapped());
     answers->push_back({one.push, staged.is_finite ? Applied::kCounted : Applied::kNotFinite, one.version});
-    if (staged.is_finite) finite.push_back(std::move(staged.whole));
+    if (staged.is_finite && !one.push.idle) finite.push_back(std::move(staged.whole));
   }
   const std::span those = std::span(*answers).subspan(before);
   if (!finite.empty()) {
     auto applied = Apply(made.front().version, finite, fresh);
     if (!applied.ok()) return applied.status();
     if (!*applied)
-      for (PushAnswer& answer : those) answer.applied = Applied::kNotFinite;
+      for (PushAnswer& answer : those)
+        if (!answer.push.idle) answer.applied = Applied::kNotFinite;
   }
-  if (those.size() > 1) NameContributors(those);
+  if (those.size() > 1 || those.front().push.idle) NameContributors(those);
   return {};
 }
 
@@ -226,7 +230,7 @@ Status StoreKey::MakeVersion(std::span<const Settled> made, ShardBuffer& fresh, 
 void StoreKey::NameContributors(std::span<PushAnswer> answers) {
   std::vector<uint32_t> sources;
   for (const PushAnswer& answer : answers)
-    if (answer.applied == Applied::kCounted) sources.push_back(answer.push.source);
+    if (answer.applied == Applied::kCounted && !answer.push.idle) sources.push_back(answer.push.source);
   std::ranges::sort(sources);
   const auto several = std::make_shared<const std::vector<uint32_t>>(std::move(sources));
   for (PushAnswer& answer : answers) answer.several = several;

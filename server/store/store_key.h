@@ -33,12 +33,12 @@ struct PushAnswer {
   StorePush push;
   Applied applied = Applied::kCounted;
   int64_t version = 0;  // that it is part of; where it is of none, the one in force when this was first said
-  // The sources of what that version is made of, ascending, where several contributions were for it.
+  // The sources of what that version is made of, ascending, where several contributions were for it, or none.
   std::shared_ptr<const std::vector<uint32_t>> several = nullptr;
 
   std::vector<uint32_t> contributors() const {
     if (several != nullptr) return *several;
-    return applied == Applied::kCounted ? std::vector{push.source} : std::vector<uint32_t>();
+    return applied == Applied::kCounted && !push.idle ? std::vector{push.source} : std::vector<uint32_t>();
   }
 };
 

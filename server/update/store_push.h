@@ -13,6 +13,7 @@ struct StorePush {
   double weight = 1;
   float loss = std::numeric_limits<float>::quiet_NaN();  // of its source's step; NaN: not told
   uint32_t bytes = 0;                                    // that it brings, for its answer
+  bool idle = false;                                     // it brings nothing: its source goes on to its next clock
 };
 
 }  // namespace byteps_like

@@ -222,6 +222,25 @@ def test_nobody_waits_for_a_rank_that_has_finished(job):
     assert all((value == 2 + 5 + 8).all() for value in job.everybody(train))
 
 
+def test_nobody_waits_for_a_rank_that_ticks_and_it_is_in_no_mean(job):
+    keys, turn = drawn_keys(3, 50), threading.Barrier(RANKS)
+
+    def train(worker: Any) -> Any:
+        kv = KV("ticks", consistency="bsp", update="sgd:lr=1", combine="mean", worker=worker)
+        for step in range(RANKS + 1):
+            idle = step in (worker.rank, RANKS)
+            future = kv.tick() if idle else kv.push(keys, np.full((len(keys), 1), 1.0 + worker.rank))
+            future.wait(DEADLINE)
+            assert (future.counted, future.version) == (True, step + 1)
+            assert future.age == (0 if idle else step)  # it has never pulled
+            assert future.contributors == tuple(one for one in range(RANKS) if step not in (one, RANKS))
+        turn.wait(DEADLINE)
+        return kv.pull(keys).value
+
+    for found in job.everybody(train):
+        assert np.array_equal(found, np.full((len(keys), 1), -(2.5 + 2.0 + 1.5), np.float32))
+
+
 def test_ages_and_versions_are_those_of_the_table(job):
     keys, turn = KV.spread(np.arange(16), 16), threading.Barrier(RANKS)
 
@@ -311,6 +330,7 @@ def test_cut_connections_cost_nothing(policy, seed):
         for step in range(pushes):
             keys = lists[step % 2]
             futures.append(kv.push(keys, np.full(len(keys), 10**step * (1 + worker.rank))))
+            futures.append(kv.tick())
             if step % 3 == 0:
                 own = sum(10**one * (1 + worker.rank) for one in range(step % 2, step + 1, 2))
                 assert (kv.pull(keys).value >= own).all()
@@ -353,7 +373,9 @@ def test_a_server_that_lacks_a_list_is_told_and_nothing_is_lost(monkeypatch):
 
     def train(worker: Any) -> list[np.ndarray]:
         kv = KV("lacks", 2, "int64", consistency="bsp", worker=worker)
-        futures = [kv.push(keys, np.full((len(keys), 2), 1 + step)) for step, keys in enumerate([*lists, *lists])]
+        futures = []
+        for step, keys in enumerate([*lists, *lists]):
+            futures += [kv.push(keys, np.full((len(keys), 2), 1 + step)), kv.tick()]
         found = [kv.pull(keys) for keys in lists]
         assert all(future.counted for future in futures)
         return [one.value for one in found]

@@ -91,6 +91,56 @@ def test_bsp_is_the_update_of_the_weighted_mean(job, update, shape, whole):
         assert np.array_equal(found.reshape(value.shape), value)
 
 
+def test_nobody_waits_for_a_rank_that_ticks_and_it_is_in_no_mean(job):
+    def train(worker: Any) -> Any:
+        given = {"w": np.zeros(70_001, np.float32), "b": np.zeros((), np.float32)}
+        store = Store("ticks", given, update="sgd:lr=1", worker=worker)
+        said, out = [], np.empty_like(given["w"])
+        for step in range(4):
+            if step == worker.rank or step == 3:
+                future = store.tick("w")
+                if step:
+                    store.tick("b")
+            else:
+                future = store.push("w", np.full_like(out, worker.rank + 1.0))
+                if step:
+                    store.push("b", np.float32(worker.rank)).wait(DEADLINE)
+            future.wait(DEADLINE)
+            store.pull("w", out).wait(DEADLINE)
+            said.append((out.copy(), future.version, future.counted, future.age, future.contributors))
+        return said, pulled(store, "b", given["b"])
+
+    for said, b in job.everybody(train):
+        present = [[other for other in range(RANKS) if other != step] for step in range(3)] + [[]]
+        value = 0.0
+        for step, (out, version, counted, age, contributors) in enumerate(said):
+            others = present[step]
+            value -= sum(one + 1.0 for one in others) / max(len(others), 1)
+            assert np.array_equal(out, np.full_like(out, np.float32(value)))
+            assert (version, counted, age) == (step + 1, True, 0)
+            assert contributors == tuple(others)
+        assert b == -(0 + 2) / 2 - (0 + 1) / 2
+
+
+@pytest.mark.parametrize("consistency", ["ssp:s=0", "bsp", "k_of_n:k=2", "asp"])
+def test_a_rank_that_only_ticks_holds_nobody_up(job, consistency):
+    def train(worker: Any) -> float:
+        store = Store(f"idle {consistency}", {"w": np.zeros(9)}, consistency=consistency, combine="sum", worker=worker)
+        out = np.zeros(9)
+        for _ in range(5):
+            if worker.rank == 1:
+                store.tick("w")
+            else:
+                store.push("w", np.ones(9))
+            store.pull("w", out).wait(DEADLINE)
+            worker.barrier()
+        return float(pulled(store, "w", out)[0])
+
+    counted = job.everybody(train)
+    assert len(set(counted)) == 1
+    assert counted[0] <= 10.0 if consistency.startswith("k_of_n") else counted[0] == 10.0
+
+
 def test_adam_is_that_of_torch(job):
     torch = pytest.importorskip("torch")
     parameter = torch.nn.Parameter(torch.arange(1000, dtype=torch.float64) / 100)

@@ -68,6 +68,7 @@ enum Action : uint32_t {
   kLeave,
   kFail,
   kCallOnValues,
+  kTick,
   kActions
 };
 
@@ -102,6 +103,7 @@ class World : ShardLinks {
   struct Known {
     std::map<uint32_t, int64_t> sums;  // by version
     int64_t whole = 0;                 // the bits of what was pushed
+    int64_t idle = 0;                  // and of ticks
   };
 
   uint32_t BytesOf(uint32_t key) const { return kElements[key] * static_cast<uint32_t>(SizeOf(rules_.dtype)); }
@@ -152,6 +154,9 @@ class World : ShardLinks {
       }
       case kCallOnValues:
         return Call(rank, key, input);
+      case kTick:
+        if (!progress.opened || progress.said != 0) return;
+        return Tick(rank, key, input);
       case kActions:
         return;
     }
@@ -241,6 +246,19 @@ class World : ShardLinks {
       }
     }
     Send(rank, push, input, bits);
+  }
+
+  void Tick(uint32_t rank, uint32_t key, Input& input) {
+    Progress& progress = ranks_[rank][key];
+    if (progress.clock == kClocks) return;
+    Header tick = HeaderFor(FrameType::kClock, rank, key);
+    tick.round = progress.clock;
+    tick.total = 0;
+    tick.flags = kNoted | kSilent;
+    tick.aux = progress.heard;
+    tick.length = kNoteBytes;
+    known_[key].idle |= BitOf(rank, progress.clock++);
+    Send(rank, tick, input);
   }
 
   // Only a note, as after a new link, of one that the server has; or of one that it can't have yet.
@@ -359,10 +377,14 @@ class World : ShardLinks {
     const std::vector<uint32_t> with = DecodeRanks({payload, header.length});
     if (applied == Applied::kLate || applied == Applied::kHeld) Require(header.length == 0);
     if (!with.empty()) Require(with.back() < kRanks);
-    if (!with.empty() && sane_) Require(std::ranges::binary_search(with, rank) == (applied == Applied::kCounted));
     if (!sane_ || !exact_[header.key]) return;
     Progress& progress = ranks_[rank][header.key];
-    Require(header.round < kClocks && (known_[header.key].whole & BitOf(rank, header.round)) != 0);
+    const Known& known = known_[header.key];
+    const int64_t bit = BitOf(rank, header.round);
+    Require(header.round < kClocks && ((known.whole | known.idle) & bit) != 0);
+    const bool is_in = applied == Applied::kCounted && (known.whole & bit) != 0;
+    if (!with.empty() && (known.whole & known.idle & bit) == 0)
+      Require(std::ranges::binary_search(with, rank) == is_in);
     if (applied == Applied::kHeld) return;
     Require(applied != Applied::kCounted || header.offset > 0);
     const std::pair<uint32_t, uint64_t> answer{header.aux, header.offset};
@@ -409,7 +431,8 @@ void WriteSeeds(const std::string& folder) {
         play.All(kOpen, key).One(kBegin, 0, key).One(kOpen, 0, key);
         return play;
       };
-      Play whole = begun(), partly = begun(), again = begun(), unread = begun(), gone = begun(), called = begun();
+      Play whole = begun(), partly = begun(), again = begun(), unread = begun(), gone = begun(), called = begun(),
+           idle = begun();
       const std::string of = name + "-" + std::to_string(key);
       for (int step = 0; step < 3; ++step) whole.All(kPushAll, key).All(kReadValue, key, {0}).All(kPushLoud, key);
       whole.Write(of + "-whole");
@@ -422,6 +445,8 @@ void WriteSeeds(const std::string& folder) {
       gone.One(kReadValue, 0, key, {0}).One(kTooEarly, 0, key, {0}).Write(of + "-gone");
       called.All(kPushAll, key).All(kCallOnValues, key, {0}).All(kCallOnValues, key, {2}).All(kNewLink).All(kOpen, key);
       called.All(kPushAll, key).All(kCallOnValues, key, {1}).All(kReadValue, key, {0}).Write(of + "-called");
+      idle.One(kTick, 0, key).One(kPushAll, 1, key).One(kPushAll, 2, key).All(kReadValue, key, {0}).All(kTick, key);
+      idle.All(kNewLink).All(kOpen, key).One(kRepeat, 0, key, {0}).All(kReadValue, key, {0}).Write(of + "-idle");
     }
   }
 }

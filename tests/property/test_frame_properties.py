@@ -17,11 +17,13 @@ from byteps_like.wire.frame import (
     MAX_TEXT,
     MOST_LISTS,
     RANGE,
+    FrameFlag,
     FrameType,
     Header,
     decode_header,
     encode_header,
 )
+from byteps_like.wire.note import NOTE_BYTES
 
 u32 = st.integers(0, 2**32 - 1)
 
@@ -33,6 +35,8 @@ def headers(draw) -> Header:
     flags = draw(st.sampled_from([0, 1, 2, 3, 4, 6, 8, 10])) if segment else 0
     if kind in (FrameType.VALUE, FrameType.ROWS):
         flags = 0
+    if kind is FrameType.CLOCK:
+        return Header(kind, flags=FrameFlag.NOTED, length=NOTE_BYTES, key=draw(u32), round=draw(u32), aux=draw(u32))
     total = draw(st.integers(0, MAX_PARTITION))
     offset = draw(st.integers(0, total)) if not flags & 8 else 0
     carries = (segment and not flags & 9) or kind in (FrameType.ERROR, FrameType.WARNING)

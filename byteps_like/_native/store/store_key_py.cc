@@ -152,10 +152,14 @@ class PyStoreKey : public PyKey {
     Begin(StoreKey::Make(rules_, StoreValue{dtype_, ShapeOf(value), Copied(value)}, sources, now, memory_->shard));
   }
 
-  Answers Push(const PushTuple& push, const ValueSource& gradient, double now, std::optional<double> lr) {
-    if (TypeOf(gradient) != dtype_ || gradient.nbytes() != bytes_)
+  Answers Push(const PushTuple& push, const std::optional<ValueSource>& gradient, double now,
+               std::optional<double> lr) {
+    StorePush made = PushOf(push);
+    made.idle = !gradient;
+    if (made.idle) return PyKey::Push({made, {}, lr, {}}, now);
+    if (TypeOf(*gradient) != dtype_ || gradient->nbytes() != bytes_)
       throw std::invalid_argument("a gradient is as long as the value, and of its type");
-    return PyKey::Push({PushOf(push), Copied(gradient), lr, {}}, now);
+    return PyKey::Push({made, Copied(*gradient), lr, {}}, now);
   }
 
   // The version in force, and the value of it, which is kept while the array is there.
@@ -227,8 +231,8 @@ void BindStoreKey(nb::module_& m) {
       .def(nb::init<const ValueSource&, std::string_view, std::string_view, std::string_view, uint32_t, double,
                     uint64_t>(),
            "value"_a, "policy"_a, "combining"_a, "update"_a, "sources"_a, "now"_a = 0.0, "limit"_a = 0)
-      .def("push", &PyStoreKey::Push, "push"_a, "gradient"_a, "now"_a, "lr"_a = nb::none(),
-           "`push`: source, clock, base, weight.")
+      .def("push", &PyStoreKey::Push, "push"_a, "gradient"_a.none(), "now"_a, "lr"_a = nb::none(),
+           "`push`: source, clock, base, weight. `gradient`: None of one that is idle.")
       .def("replace", &PyStoreKey::Replace, "value"_a)
       .def("value", &PyStoreKey::Value, "The version in force, and an array of it that stays as it is.")
       .def("state", &PyStoreKey::State);

@@ -44,6 +44,8 @@ class Contribution:
     weight: float = 1.0
     loss: float = field(default=math.nan, compare=False)
     """Of its source's step; NaN: not told."""
+    idle: bool = field(default=False, compare=False)
+    """It brings nothing: its source goes on to its next clock."""
 
 
 @dataclass

@@ -177,6 +177,12 @@ class EngineKept:
             lambda engine, tensor: engine.contribute(tensor, address, chosen, urgency, written), contributes=True
         )
 
+    def tick(self, note: Note, *, parts: range | None = None, priority: int | None = None) -> KeepHandle:
+        """See KeptTensor. Raises InvalidArgumentError for a note that can't travel."""
+        chosen = list(range(len(self.declared.partitions)) if parts is None else parts)
+        urgency, written = self._priority(priority), check_note(self.declared, note)
+        return self._start(lambda engine, tensor: engine.tick(tensor, chosen, urgency, written), contributes=True)
+
     def pull(
         self, address: int, *, parts: range | None = None, least: int = 0, priority: int | None = None
     ) -> KeepHandle:

@@ -55,6 +55,15 @@ class EngineKeptTable:
         )
         return EngineKeepHandle(self._worker, operation, self.declared, contributes=True)
 
+    def tick(self, shards: Sequence[int], note: Note, *, priority: int | None = None) -> KeepHandle:
+        """See KeptTable. Raises InvalidArgumentError for a note that can't travel."""
+        urgency, written = self._priority(priority), check_note(self.declared, note)
+        firsts = [self.shards.firsts[shard] for shard in shards]
+        operation = self._worker.begin(
+            self.declared, lambda engine, tensor: engine.tick(tensor, firsts, urgency, written)
+        )
+        return EngineKeepHandle(self._worker, operation, self.declared, contributes=True)
+
     def pull(self, rows: Sequence[RowsAt], *, priority: int | None = None) -> KeepHandle:
         """See KeptTable."""
         placed, urgency = self._placed(rows), self._priority(priority)

@@ -16,6 +16,7 @@ void Pushing::Send(size_t segment, Outgoing& next) {
   next.header.priority = priority;
   next.header.total = bytes;
   next.header.flags = kSilent;
+  if (idle) next.header.type = FrameType::kClock;
   if (!begun) {
     begun = true;
     if (repeated) sent = bytes;

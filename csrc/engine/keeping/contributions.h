@@ -24,6 +24,7 @@ struct KeepPush {
   const std::byte* data = nullptr;
   uint32_t bytes = 0;                             // set by who is pushed to
   std::shared_ptr<const RowList> rows = nullptr;  // which, of a table; nullptr: the whole value
+  bool idle = false;                              // brings nothing: a clock goes by
   Note note;
   int32_t priority = 0;
   uint64_t order = 0;  // of calls, over all keys
@@ -39,7 +40,8 @@ struct Pushing : KeepPush {
 
   explicit Pushing(KeepPush push) : KeepPush(std::move(push)) { EncodeNote(note, written); }
   bool whole() const { return begun && sent == bytes; }
-  // Its next frame, but for what it is and of which key. The note goes alone, so that no byte behind it is copied.
+  // Its next frame, but for its key and, unless it is idle, what it is. The note goes alone, so that no byte behind it
+  // is copied.
   void Send(size_t segment, Outgoing& next);
 };
 

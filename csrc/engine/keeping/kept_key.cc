@@ -20,7 +20,7 @@ void KeptKey::Open(const std::byte* initial, KeepTicket opening) {
 }
 
 void KeptKey::Push(KeepPush push) {
-  push.bytes = spec().bytes;
+  push.bytes = push.idle ? 0 : spec().bytes;
   pushes_.Add(std::move(push));
 }
 
@@ -72,7 +72,7 @@ std::optional<Kept::Turn> KeptKey::next() {
 
 std::optional<uint64_t> KeptKey::begins() {
   if (!door_.open() || changes_next() || ReadToSend() != nullptr || pushes_.unsent()->begun) return std::nullopt;
-  return spec().bytes;
+  return pushes_.unsent()->bytes;
 }
 
 void KeptKey::Next(size_t segment, Outgoing& next) {

@@ -46,7 +46,9 @@ void KeptKeys::Open(Entry& entry, const KeySpec& spec, const std::byte* initial,
 }
 
 void KeptKeys::Push(uint64_t key, KeepPush push) {
-  Entry* const entry = Opened(key, push.rows != nullptr, push.ticket);
+  const auto found = keys_.find(key);
+  const bool table = push.idle && found != keys_.end() ? found->second.table != nullptr : push.rows != nullptr;
+  Entry* const entry = Opened(key, table, push.ticket);
   if (entry == nullptr) return;
   if (entry->table) {
     entry->table->Push(std::move(push));

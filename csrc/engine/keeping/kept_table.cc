@@ -19,7 +19,7 @@ KeptTable::KeptTable(const KeySpec& spec, KeepSink& sink, RowNumbers::Limits lim
 void KeptTable::Open(const std::byte*, KeepTicket opening) { door_.Open(std::move(opening)); }
 
 void KeptTable::Push(KeepPush push) {
-  push.bytes = static_cast<uint32_t>(push.rows->ids.size() * spec().bytes);
+  push.bytes = push.idle ? 0 : static_cast<uint32_t>(push.rows->ids.size() * spec().bytes);
   pushes_.Add(std::move(push));
 }
 
@@ -66,7 +66,7 @@ bool KeptTable::HasNumber(Fetching& fetch) {
 }
 
 bool KeptTable::HasNumber(const Pushing& push) {
-  if (lists_.contains(push.clock)) return true;
+  if (push.idle || lists_.contains(push.clock)) return true;
   const auto number = numbers_.Hold(push.rows);
   if (number) lists_.emplace(push.clock, *number);
   return number.has_value();
@@ -85,7 +85,9 @@ std::optional<Kept::Turn> KeptTable::next() {
 }
 
 // Where the server has the contribution already, its note will do.
-bool KeptTable::tells(const Pushing& push) const { return !push.repeated && !numbers_.known(lists_.at(push.clock)); }
+bool KeptTable::tells(const Pushing& push) const {
+  return !push.idle && !push.repeated && !numbers_.known(lists_.at(push.clock));
+}
 
 std::optional<uint64_t> KeptTable::begins() {
   if (!door_.open() || changes_next() || FetchToSend() != nullptr) return std::nullopt;
@@ -125,6 +127,7 @@ void KeptTable::SendFetch(Fetching& fetch, size_t segment, Outgoing& next) {
 
 void KeptTable::SendRows(Pushing& push, size_t segment, Outgoing& next) {
   next.header.priority = push.priority;
+  if (push.idle) return pushes_.Send(segment, next);
   const uint32_t number = lists_.at(push.clock);
   if (tells(push)) return numbers_.Announce(number, segment, next);
   next.header.type = FrameType::kRows;
@@ -171,9 +174,10 @@ Status KeptTable::OnApplied(const Header& header, const std::byte* payload) {
   auto answered = pushes_.Answered(header);
   if (!answered.ok()) return answered.status();
   if (!*answered) return Status();
-  const auto list = lists_.find(header.round);
-  numbers_.Release(list->second);
-  lists_.erase(list);
+  if (const auto list = lists_.find(header.round); list != lists_.end()) {
+    numbers_.Release(list->second);
+    lists_.erase(list);
+  }
   sink_.Settled((*answered)->ticket, Status(),
                 {static_cast<Applied>(header.aux), header.offset, DecodeRanks(std::span(payload, header.length))});
   return Status();
@@ -184,7 +188,8 @@ void KeptTable::OnNack(const Header& header) {
   if (header.total == kNackedRows) {
     Pushing* const push = pushes_.Find(header.round);
     const auto list = lists_.find(header.round);
-    if (push == nullptr || !push->begun || list->second != header.aux || push->rows->crc != header.root) return;
+    if (push == nullptr || push->idle || !push->begun || list->second != header.aux || push->rows->crc != header.root)
+      return;
     pushes_.Rewind(*push);
   } else {
     const auto fetch = Awaited(static_cast<uint32_t>(header.offset));

@@ -87,7 +87,7 @@ class Twins:
         self._random, self._draw = Random(seed), np.random.default_rng(seed)
         self.key = self._made(policy, sources)
         self._native = native_of(self.key)
-        self._came: dict[Contribution, tuple[Contribution, Values]] = {}
+        self._came: dict[Contribution, tuple[Contribution, Values | None]] = {}
         self._reads: list[tuple[Values, bytes]] = []
         self.told: list[PushAnswer] = []
         self.errors: list[type] = []
@@ -107,10 +107,9 @@ class Twins:
     def push(self, push: Contribution, now: float) -> list[Any]:
         if push not in self._came:
             weight = 1.0 if isinstance(self.key.combining, Decoded) else self._weight(push)
-            self._came[push] = (
-                replace(push, weight=weight),
-                drawn_values(self._random, self._draw, self.key.value.shape, self.key.value.dtype.type),
-            )
+            drawn = drawn_values(self._random, self._draw, self.key.value.shape, self.key.value.dtype.type)
+            idle = self._random.random() < 0.1
+            self._came[push] = replace(push, weight=weight, idle=idle), None if idle else drawn
         repeated = push.clock < self.key.ledger.clock(push.source)
         if not repeated and self._random.random() < 0.05:
             self._give(push, now, 7.0)  # of another schedule
@@ -119,7 +118,7 @@ class Twins:
         if push.clock >= self.key.ledger.clock(push.source):
             assert self.errors[-1] is MismatchError
             staged = self.key._staged.values()
-            self._give(push, now, next(one.lr for one in staged if one.push.base == push.base))
+            self._give(push, now, next(one.lr for one in staged if one.push.base == push.base and not one.push.idle))
         self._hear(push.source)
         return []
 

@@ -118,6 +118,12 @@ def test_a_note_is_not_counted_in_the_total():
         (Header(FrameType.FETCH, length=4), "length"),
         (Header(FrameType.FETCH, flags=FrameFlag.NOTED, length=40), "flags"),
         (Header(FrameType.NACK, length=8, total=8), "length"),
+        (Header(FrameType.CLOCK), "note"),
+        (Header(FrameType.CLOCK, flags=FrameFlag.SILENT, length=32), "note"),
+        (Header(FrameType.CLOCK, flags=FrameFlag.NOTED, length=31), "note"),
+        (Header(FrameType.CLOCK, flags=FrameFlag.NOTED, length=32, total=4), "total"),
+        (Header(FrameType.CLOCK, flags=FrameFlag.NOTED, length=33), "total"),
+        (Header(FrameType.CLOCK, flags=FrameFlag.NOTED | FrameFlag.MOVABLE, length=32), "flags"),
     ],
 )
 def test_frames_of_tables_are_bounded(header, names):

@@ -70,6 +70,47 @@ def test_what_is_not_finite_counts_for_the_round_but_is_not_applied() -> None:
     assert (key.value[0], key.ledger.version) == (4.0, 2)
 
 
+def tick(key: StoreKey, source: int) -> list[PushAnswer]:
+    """Nothing, as the source's next."""
+    return key.push(Contribution(source, key.ledger.clock(source), key.ledger.version, idle=True), None, 0.0)
+
+
+def test_nobody_waits_for_who_ticks_and_a_tick_is_in_no_mean() -> None:
+    key = key_of("bsp", "sgd:lr=1", combine="mean", ranks=3)
+    push(key, 0, 1.0), tick(key, 1)
+    answers = push(key, 2, 5.0)
+    assert told(answers) == [(one, Applied.COUNTED, 1) for one in range(3)]
+    assert [one.contributors for one in answers] == [(0, 2)] * 3
+    assert key.value[0] == -3.0
+
+
+def test_where_all_tick_there_is_a_version_and_nothing_is_updated() -> None:
+    key = key_of("bsp", "momentum:lr=1", combine="mean")
+    push(key, 0, 1.0), push(key, 1, 1.0)
+    value, state = key.value.copy(), key.state.copy()
+    tick(key, 0)
+    answers = tick(key, 1)
+    assert told(answers) == [(0, Applied.COUNTED, 2), (1, Applied.COUNTED, 2)]
+    assert [one.contributors for one in answers] == [(), ()]
+    assert np.array_equal(key.value, value) and np.array_equal(key.state, state)
+
+
+def test_ticks_let_the_others_read_under_a_bound() -> None:
+    key = key_of("ssp:s=1")
+    for number in (1.0, 2.0):
+        push(key, 0, number)
+    assert key.read(0) is None
+    tick(key, 1)
+    assert np.array_equal(key.read(0), np.full(3, 3.0))  # type: ignore[arg-type]
+
+
+def test_a_tick_has_no_rate_that_others_could_miss() -> None:
+    key = key_of("bsp", "sgd", ranks=3)
+    push(key, 0, 1.0, lr=0.5), tick(key, 1)
+    assert told(push(key, 2, 1.0, lr=0.5))[0] == (0, Applied.COUNTED, 1)
+    assert key.value[0] == -1.0
+
+
 def test_what_adds_up_to_infinity_is_not_applied() -> None:
     key = key_of("bsp", "momentum")
     push(key, 0, 3e38)

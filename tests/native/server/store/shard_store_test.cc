@@ -72,6 +72,15 @@ class Reader {
     header.length = static_cast<uint32_t>(payload.size());
     link_.Send(header, payload);
   }
+  // A contribution of nothing.
+  void Tick(uint32_t clock, Note note = {}) {
+    Header header = Of(FrameType::kClock, 0, clock);
+    header.flags = kNoted | kSilent;
+    std::vector<std::byte> payload(kNoteBytes);
+    EncodeNote(note, std::span<std::byte, kNoteBytes>(payload.data(), kNoteBytes));
+    header.length = kNoteBytes;
+    link_.Send(header, payload);
+  }
   void Pull(uint32_t count, uint32_t clock, uint32_t least = 0, uint32_t known = kNobodys, uint32_t begin = 0) {
     Header header = Of(FrameType::kPull, count, clock);
     header.offset = begin * 4;
@@ -207,6 +216,25 @@ TEST_CASE("store: a push that is not silent brings the value in force when it is
     CHECK(rank->Applied() == "0 counted 1");
     CHECK(rank->Value(8, 1, FrameType::kResult) == Times(Counting(8), 2));
   }
+}
+
+TEST_CASE("store: a clock that goes by is in no mean, and who waits for its rank goes on") {
+  TestServer server(2);
+  Reader one(server, 0), other(server, 1);
+  for (Reader* rank : {&one, &other}) rank->Opened(Spec("bsp", "mean:age=none,damp=none", "add"), 4);
+  one.Push(Values(4, 3), 0);
+  other.Tick(0);
+  const Message said = other.Next(FrameType::kApplied);
+  CHECK(said.header.aux == static_cast<uint32_t>(Applied::kCounted));
+  CHECK(said.header.total == 0);
+  CHECK(DecodeRanks(said.payload) == std::vector<uint32_t>{0});
+  CHECK(one.Applied() == "0 counted 1");
+  other.Tick(0);  // again, as after a new link
+  CHECK(other.Applied() == "0 counted 1");
+  for (Reader* rank : {&one, &other}) rank->Tick(1, {.base = 1});
+  for (Reader* rank : {&one, &other}) CHECK(rank->Applied() == "1 counted 2");
+  one.Pull(4, 2);
+  CHECK(one.Value(4, 2) == Values(4, 3));
 }
 
 TEST_CASE("store: under ssp a rank that is too far ahead waits until the slowest has come") {
@@ -486,6 +514,8 @@ TEST_CASE("store: frames out of place fail the job, and say which") {
       {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(5), 0); }, "another length"},
       {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 1); }, "contribution 1 has come after 0"},
       {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 0, {}, true, 2); }, "without its first"},
+      {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Tick(1); }, "contribution 1 has come after 0"},
+      {[](Reader& rank) { rank.Opened(Spec("asp"), 4, 0), rank.Tick(0); }, "no value yet"},
       {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 0, {.base = 3}); },
        "computed on version 3"},
       {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 0, {.after = 1}); }, "can't do"},

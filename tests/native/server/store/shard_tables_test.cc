@@ -90,6 +90,14 @@ class TableRank {
                    bytes.begin() + static_cast<int64_t>(end * sizeof(float)));
     Send(header, payload);
   }
+  // A contribution of nothing.
+  void Tick(uint32_t clock, Note note = {}) {
+    Header header = Of(FrameType::kClock, 0, clock);
+    header.flags = kNoted | kSilent;
+    std::vector<std::byte> payload(kNoteBytes);
+    EncodeNote(note, std::span<std::byte, kNoteBytes>(payload.data(), kNoteBytes));
+    Send(header, payload);
+  }
   void Fetch(const Ids& ids, uint32_t clock, uint32_t request, uint32_t number = 0,
              const std::vector<uint32_t>& known = {}, uint64_t bound = 0) {
     Header header = Of(FrameType::kFetch, request, clock);
@@ -272,6 +280,7 @@ TEST_CASE("store tables: a list that isn't there is asked for, and contributions
   nacked(0, other, 0, kNackedRows, 0);
   rank.Push(other, {7, 8}, 0, 0, {}, 1);
   rank.Push(known, {9, 9}, 1);  // the next is dropped, too
+  rank.Tick(2);
   rank.Fetch(other, 0, 77, 5);
   nacked(5, other, 0, kNackedFetch, 77);
   rank.Keys(other, 0);
@@ -280,7 +289,9 @@ TEST_CASE("store tables: a list that isn't there is asked for, and contributions
   rank.Keys(known, 1);
   rank.Push(known, {9, 9}, 1, 1, {.base = 1});
   CHECK(rank.Applied(8) == "1 counted 2");
-  CHECK(rank.RowsOf(other, 2, 2) == Rows{7, 8});
+  rank.Tick(2, {.base = 2});
+  CHECK(rank.Applied(0) == "2 counted 3");
+  CHECK(rank.RowsOf(other, 3, 3) == Rows{7, 8});
 }
 
 TEST_CASE("store tables: over a new link lists are forgotten, what is half there goes on, and the rest is said again") {
