@@ -7,6 +7,7 @@ disturb one another, or that share processes.
 
 import gc
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -52,6 +53,13 @@ def pytest_collection_finish() -> None:
     """What has been imported stays: the collector needn't look at it again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_descriptors_are_left() -> Iterator[None]:
+    """A job that has ended in this process is in cycles, and holds some fifty descriptors until they are collected."""
+    yield
+    gc.collect()
 
 
 @pytest.hookimpl(optionalhook=True)

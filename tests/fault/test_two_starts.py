@@ -43,8 +43,9 @@ class Process:
         """What it says next."""
         pipe = self._process.stdout
         assert pipe is not None
-        ready, _, _ = select.select([pipe], [], [], DEADLINE)
-        assert ready, f"{self._process.args} says nothing"
+        ready = select.poll()  # takes any descriptor, and select none from 1,024 on
+        ready.register(pipe, select.POLLIN)
+        assert ready.poll(DEADLINE * 1000), f"{self._process.args} says nothing"
         return dict(json.loads(pipe.readline()))
 
     def stop(self) -> None:

@@ -246,7 +246,9 @@ def _kill_and_wait(pid: int, deadline: float) -> None:
 
 
 def _wait_readable(descriptor: int, deadline: float) -> None:
-    select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+    waits = select.poll()  # takes any descriptor, and select none from 1,024 on
+    waits.register(descriptor, select.POLLIN)
+    waits.poll(1000 * max(0.0, deadline - time.monotonic()))
 
 
 def _batch(command: list[str], lines: Sequence[str]) -> None:
