@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "server/store/gradient_estimate.h"
-#include "server/store/policy.h"
+#include "server/store/policies/policy.h"
 
 namespace byteps_like {
 

@@ -12,7 +12,7 @@
 
 #include "compression/spec.h"
 #include "csrc/base/dtype.h"
-#include "server/store/policy.h"
+#include "server/store/policies/policy.h"
 
 namespace byteps_like {
 

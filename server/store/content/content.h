@@ -10,7 +10,7 @@
 
 #include "server/memory.h"
 #include "server/store/gradient_estimate.h"
-#include "server/store/policy.h"
+#include "server/store/policies/policy.h"
 #include "server/update/update.h"
 
 namespace byteps_like {

@@ -1,4 +1,4 @@
-#include "server/store/partial.h"
+#include "server/store/policies/partial.h"
 
 #include <limits>
 

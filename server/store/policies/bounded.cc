@@ -1,4 +1,4 @@
-#include "server/store/bounded.h"
+#include "server/store/policies/bounded.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // Stale-synchronous and asynchronous: every push makes a version at once, and who is too far ahead waits to read.
 #pragma once
 
-#include "server/store/policy.h"
+#include "server/store/policies/policy.h"
 
 namespace byteps_like {
 

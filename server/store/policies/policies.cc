@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <string>
 
-#include "server/store/bounded.h"
-#include "server/store/partial.h"
-#include "server/store/synchronous.h"
+#include "server/store/policies/bounded.h"
+#include "server/store/policies/partial.h"
+#include "server/store/policies/synchronous.h"
 
 namespace byteps_like {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "server/store/policy.h"
+#include "server/store/policies/policy.h"
 
 namespace byteps_like {
 
