@@ -2,14 +2,14 @@
 
     python -m bench.consistency                         all (root): ten minutes
     python -m bench.consistency --cases ssp dssp        some
-    python -m bench.consistency --cases training        accuracy on digits, without a lab
+    python -m bench.consistency --cases training        digits and a GPT, without a lab
 
 4 workers (8 where a row says so) and 2 servers, each on its own host. Computing is a sleep, which a slow step makes 4
 times as long: in S1 all steps of rank 3, in S2 any step with probability 0.1, the same ones in all ways; stalls are 10
 steps long, as often as in S2. Pushes and pulls are real. Ways take turns in one job; each figure is the median of its
 turns' ratios, from the smallest to the largest. *Predicted* is the same figure of a simulation: the policies, the same
-slow steps, and links of the measured goodput. Training: test accuracy after equal numbers of samples, its distance from
-bsp's in points, mean of the seeds.
+slow steps, and links of the measured goodput. Training: test accuracy of digits in percent, held-out loss of the GPT in
+nats per character, after equal numbers of samples: how far from bsp's, mean of the seeds.
 Leaves out/consistency.jsonl.
 """
 
@@ -29,8 +29,6 @@ from bench.consistency.rows import ROWS, Row, Target
 from bench.consistency.ways import JOBS
 
 TRAINING = "training"
-TAKEN = 400 * 4 * 32
-"""Samples of 400 steps."""
 CASES = [*dict.fromkeys(row.case for row in ROWS), TRAINING]
 
 
@@ -86,9 +84,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rate", default="400mbit", help="of every host's link (default 400mbit)")
     parser.add_argument("--servers", type=int, default=2, help="on hosts of their own (default 2)")
     parser.add_argument("--seeds", type=int, default=3, help="of the trainings (default 3)")
-    parser.add_argument(
-        "--samples", type=int, default=TAKEN, help=f"that a training takes, all ranks (default {TAKEN})"
-    )
+    parser.add_argument("--steps", type=int, help="of bsp in a training (default 400): as many samples as these take")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds of each job (default 600)")
     parser.add_argument("--json", type=Path, default=report.OUT / "consistency.jsonl", help="where rows are appended")
     return parser.parse_args()
@@ -101,11 +97,13 @@ def main() -> None:
     for job in JOBS:
         if chosen := [row for row in ROWS if row.job == job and row.case in arguments.cases]:
             report_on(arguments, of_job(job, chosen, settings))
-    if TRAINING in arguments.cases:
-        trained = training.differences(arguments.seeds, arguments.samples, arguments.timeout)
+    for task in training.TRAINED if TRAINING in arguments.cases else ():
+        samples = (arguments.steps or task.steps) * task.samples
+        found = training.differences(task, arguments.seeds, samples, arguments.timeout)
+        what = f"{task.score} beside bsp's, {task.unit}"
         report_on(arguments, [
-            finished(TRAINING, f"digits: {name}: accuracy beside bsp's, points", [points], training.TARGET, None)
-            for name, points in trained.items()
+            finished(TRAINING, f"{task.task}: {name}: {what}", [more], task.target, None)
+            for name, more in found.items()
         ])  # fmt: skip
 
 

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-BATCH = 32
 BSP = "bsp"
 
 
@@ -48,8 +47,9 @@ TRAININGS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """`samples` of all ranks in each training."""
+    """`samples` of all ranks in each training of a task, by its name."""
 
+    task: str
     seeds: int
     samples: int
     folder: str
