@@ -69,13 +69,13 @@ def main() -> None:
     optimizer = bps.DistributedOptimizer(plain, model.named_parameters(), consistency=args.consistency)
     seconds = train(optimizer, model, args)
     if args.consistency != "bsp":
+        optimizer.finish()
         told = optimizer.contributed
         print(
             f"rank {bps.rank()}: {seconds:.1f} s; of {told.made} gradients of its parameters {told.left_out} came too"
             f" late, and the oldest was {told.oldest} versions old",
             flush=True,
         )
-        optimizer.finish()
     _, images, _, labels = data()
     accuracy = (model(images).argmax(1) == labels).float().mean().item()
     if bps.rank() == 0:

@@ -108,6 +108,13 @@ def test_the_same_examples_without_servers(warm_python: list[str]) -> None:
         assert re.search(IN_ONE_JOB[script][1], found[script]), found[script]
 
 
+def test_a_slow_rank_under_other_consistencies(warm_python: list[str]) -> None:
+    others = ["bsp", "backup:b=1", "asp"]
+    found = drive(warm_python, 2, [f"slow_rank.py --steps 40 --delay 5 --consistency {one}" for one in others])
+    for one in others:
+        assert re.search(rf"{one}: \d+\.\d s, test accuracy [4-9]\d\.\d% · workers: 2", found["slow_rank.py"]), found
+
+
 def test_every_example_explains_itself(warm_python: list[str]) -> None:
     scripts = sorted((IN_ONE_JOB.keys() | IN_THE_DEMO) - {"portable.py"})
     for script, text in drive(warm_python, 0, [f"{script} --help" for script in scripts]).items():
