@@ -48,6 +48,7 @@ missing_packages() {
   have make || echo make
   have git || echo git
   [ -e /usr/include/openssl/evp.h ] || echo libssl-dev
+  [ -e /usr/include/zlib.h ] || echo zlib1g-dev
   case " $* " in *" test "*)
     [ -e /usr/include/doctest/doctest.h ] || echo doctest-dev
     [ "$(id -u)" -ne 0 ] || have ip || echo iproute2 # the lab's tests need root

@@ -234,12 +234,13 @@ std::shared_ptr<KeepOperation> Read(PyEngine& self, uint32_t tensor, uintptr_t a
   return *operation;
 }
 
-// Which rows at which shard: the number of its first partition, the list, and where the rows are.
-using Rows = std::vector<std::tuple<uint32_t, std::shared_ptr<RowList>, uintptr_t>>;
+// Which rows at which shard: the number of its first partition, the list, where the rows are, and their bytes.
+using Rows = std::vector<std::tuple<uint32_t, std::shared_ptr<RowList>, uintptr_t, uint32_t>>;
 
 std::vector<Engine::TableRows> RowsOf(const Rows& rows) {
   std::vector<Engine::TableRows> found;
-  for (const auto& [part, list, address] : rows) found.push_back({part, list, reinterpret_cast<std::byte*>(address)});
+  for (const auto& [part, list, address, bytes] : rows)
+    found.push_back({part, list, reinterpret_cast<std::byte*>(address), bytes});
   return found;
 }
 
@@ -267,6 +268,12 @@ std::shared_ptr<KeepOperation> FetchRows(PyEngine& self, uint32_t tensor, const 
   return *operation;
 }
 
+std::shared_ptr<KeepOperation> FetchFiltered(PyEngine& self, uint32_t tensor, const Rows& rows, int32_t priority) {
+  auto operation = self.engine().FetchFiltered(tensor, RowsOf(rows), priority);
+  ThrowIfFailed(operation.status());
+  return *operation;
+}
+
 std::shared_ptr<KeepOperation> FetchRange(PyEngine& self, uint32_t tensor, const Chosen& parts, int32_t priority,
                                           uint64_t low, uint64_t high) {
   auto operation = self.engine().FetchRange(RequestOf(tensor, 0, parts, priority), low, high);
@@ -274,7 +281,7 @@ std::shared_ptr<KeepOperation> FetchRange(PyEngine& self, uint32_t tensor, const
   return *operation;
 }
 
-// Of each part, what a read of a range has found: ids, then the rows.
+// Of each part, what a read has found whose length only its server knows.
 std::vector<nb::bytes> Ranges(const KeepOperation& operation) {
   std::vector<nb::bytes> ranges;
   if (!operation.done()) return ranges;
@@ -338,7 +345,7 @@ void BindEngine(nb::module_& m) {
   nb::class_<KeepOperation, Operation>(m, "KeepOperation")
       .def("outcomes", &Outcomes,
            "(what became of it, version, contributors) of each partition; none before it is done.")
-      .def("ranges", &Ranges, "Of each shard, what a read of a range has found: ids, then the rows.")
+      .def("ranges", &Ranges, "Of each shard, what a read of a range, or of filtered rows, has found.")
       .def("answers", &Answers, "To a call, of each shard; none before it is done.");
   nb::class_<RowList>(m, "RowList", "Ids of rows of a table, ascending, at one shard; copied.")
       .def(nb::new_(&MakeRowList), nb::arg("address"), nb::arg("count"))
@@ -388,6 +395,7 @@ void BindEngine(nb::module_& m) {
       .def("contribute_rows", &ContributeRows, nb::arg("tensor"), nb::arg("rows"), nb::arg("priority"), nb::arg("note"),
            "`rows`: (the first partition of a shard, list, address).")
       .def("fetch_rows", &FetchRows, nb::arg("tensor"), nb::arg("rows"), nb::arg("priority"))
+      .def("fetch_filtered", &FetchFiltered, nb::arg("tensor"), nb::arg("rows"), nb::arg("priority"))
       .def("fetch_range", &FetchRange, nb::arg("tensor"), nb::arg("parts"), nb::arg("priority"), nb::arg("low"),
            nb::arg("high"))
       .def("call", &Call, nb::arg("tensors"), nb::arg("text"),

@@ -105,6 +105,7 @@ void BindCodec(nanobind::module_& m);
 void BindCommunicator(nanobind::module_& m);
 void BindEngine(nanobind::module_& m);
 void BindFeedback(nanobind::module_& m);
+void BindFilters(nanobind::module_& m);
 void BindFunctions(nanobind::module_& m);
 void BindGpu(nanobind::module_& m);
 void BindGpuCodec(nanobind::module_& m);

@@ -27,6 +27,7 @@ NB_MODULE(_core, m) {
   byteps_like::BindCodec(m);
   byteps_like::BindEngine(m);
   byteps_like::BindFeedback(m);
+  byteps_like::BindFilters(m);
   byteps_like::BindFunctions(m);
   byteps_like::BindGpu(m);
   byteps_like::BindGpuCodec(m);

@@ -41,12 +41,14 @@ class LaneRows(LanePush):
 @dataclass(eq=False, slots=True)
 class LaneFetch:
     """A read of some rows; or, without `rows`, of those with ids in `range`. `settled` is called when `out` has them:
-    of a range, their ids before them, and `out` is made when it is known how many there are."""
+    of a range, their ids before them; of rows that are `filtered`, what filters have made of them. Of these two `out`
+    is made when it is known how long it is."""
 
     rows: SentRows | None
     settled: Settled
     out: memoryview = field(default_factory=lambda: memoryview(b""))
     range: tuple[int, int] = (0, 0)
+    filtered: bool = False
     priority: int = 0
     clock: int = field(default=0, init=False)
     request: int = field(default=0, init=False)
@@ -56,6 +58,12 @@ class LaneFetch:
     got: int = field(default=0, init=False)
     version: int = field(default=0, init=False)
     """Of which it has got something."""
+
+    def fits(self, total: int, row: int) -> bool:
+        """Whether an answer may have so many bytes, where one row has `row`."""
+        if self.got or not (self.filtered or self.rows is None):
+            return total == len(self.out)
+        return self.filtered or total % (8 + row) == 0
 
 
 class TableLane(StoreLane):
@@ -216,14 +224,13 @@ class TableLane(StoreLane):
         fetch = self._fetches.get(header.aux)
         if fetch is None or not fetch.asked:
             return
-        row = self.spec.nbytes
-        wanted = len(fetch.out) if fetch.rows is not None or fetch.got else header.total - header.total % (8 + row)
-        if header.total != wanted or header.offset != fetch.got or (fetch.got and header.root != fetch.version):
+        fits = fetch.fits(header.total, self.spec.nbytes)
+        if not fits or header.offset != fetch.got or (fetch.got and header.root != fetch.version):
             raise self._corrupt(
                 f"the answer to read {header.aux} goes on at byte {header.offset} of {header.total}, version"
-                f" {header.root}, not at byte {fetch.got} of {wanted}, version {fetch.version}"
+                f" {header.root}, not at byte {fetch.got} of {len(fetch.out)}, version {fetch.version}"
             )
-        if fetch.rows is None and not fetch.got:
+        if not fetch.got and (fetch.filtered or fetch.rows is None):
             fetch.out = memoryview(bytearray(header.total))
         if header.length:
             fetch.out[fetch.got : fetch.got + header.length] = memoryview(payload).cast("B")

@@ -33,23 +33,22 @@ def open_table(worker: StoresWorker, shards: TableShards, spec: TableSpec) -> Po
 
 
 class PortableRangeHandle(PortableKeepHandle):
-    """A read of a range in flight. See worker.tables.RangeHandle."""
+    """A read of a range, or of filtered rows, in flight. See worker.tables.RangeHandle."""
 
     def __init__(self, name: str, fetches: Sequence[LaneFetch], worker: StoresWorker) -> None:
         super().__init__(name, len(fetches), worker)
         self._fetches = fetches
 
     def ranges(self) -> Sequence[bytes]:
-        """Of each shard."""
+        """Of each shard that was asked."""
         return [bytes(fetch.out) for fetch in self._fetches]
 
 
 class PortableKeptTable:
     """One that is open: see worker.tables.KeptTable."""
 
-    def __init__(self, worker: StoresWorker, shards: TableShards, row: int) -> None:
-        """`row`: bytes of one."""
-        self._worker, self._row = worker, row
+    def __init__(self, worker: StoresWorker, shards: TableShards) -> None:
+        self._worker = worker
         self.shards = shards
 
     @property
@@ -95,10 +94,21 @@ class PortableKeptTable:
 
         return self._start(handle, [one.shard for one in rows], fetch)
 
+    def pull_filtered(self, rows: Sequence[RowsAt], *, priority: int | None = None) -> RangeHandle:
+        """See KeptTable."""
+        urgency = self._priority(priority)
+        fetches = [LaneFetch(self._sent(one), lambda _: None, filtered=True, priority=urgency) for one in rows]
+        return self._fetch_all(fetches, [one.shard for one in rows])
+
     def pull_range(self, low: int, high: int, *, priority: int | None = None) -> RangeHandle:
         """See KeptTable."""
         urgency, shards = self._priority(priority), range(len(self.shards.firsts))
-        fetches = [LaneFetch(None, lambda _: None, range=(low, high), priority=urgency) for _ in shards]
+        return self._fetch_all(
+            [LaneFetch(None, lambda _: None, range=(low, high), priority=urgency) for _ in shards], shards
+        )
+
+    def _fetch_all(self, fetches: Sequence[LaneFetch], shards: Sequence[int]) -> RangeHandle:
+        """Of each shard what only its server knows the length of."""
         handle = PortableRangeHandle(self.declared.spec.name, fetches, self._worker)
 
         def fetch(flow: StoreFlow, *, key: int, number: int) -> None:
@@ -134,8 +144,7 @@ class PortableKeptTable:
         return one.rows
 
     def _memory(self, one: RowsAt) -> memoryview:
-        nbytes = len(one.rows) * self._row
-        return memory_at(one.address, nbytes) if nbytes else memoryview(b"")
+        return memory_at(one.address, one.nbytes) if one.nbytes else memoryview(b"")
 
     def _priority(self, given: int | None) -> int:
         return self.declared.spec.priority if given is None else given

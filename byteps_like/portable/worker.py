@@ -204,7 +204,7 @@ class PortableWorker(Stands):
         self._check_kept(declared, spec)
         shards = TableShards(declared)
         open_table(self, shards, spec).wait()
-        return PortableKeptTable(self, shards, spec.width * declared.spec.dtype.itemsize)
+        return PortableKeptTable(self, shards)
 
     def _check_kept(self, declared: Declared, spec: KeepSpec) -> None:
         self._raise_error()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,13 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from byteps_like.compression.codec import Draw
 from byteps_like.config_values import LARGEST_PARTITION
 from byteps_like.dtypes import DType
-from byteps_like.errors import InvalidArgumentError
+from byteps_like.errors import CorruptError, InvalidArgumentError
 from byteps_like.store.arrays import Array, ValueLanding, dtype_by, empty_beside, landing, outgoing, shape_of
 from byteps_like.store.combining.registry import combining_by
 from byteps_like.store.dependent import InOrder, RowsFuture
-from byteps_like.store.filters.filter import KeyedRows, RowFilter
+from byteps_like.store.filters.filter import KeyedRows
+from byteps_like.store.filters.filtering import Filtering
+from byteps_like.store.filters.registry import Filter
 from byteps_like.store.future import Future, PartsFlight
 from byteps_like.store.holding import held
 from byteps_like.store.policies.bounded import Asp, Ssp
@@ -30,6 +34,7 @@ from byteps_like.store.versions import Found, Versions
 from byteps_like.wire.note import Note
 from byteps_like.worker.api import Worker
 from byteps_like.worker.current import current
+from byteps_like.worker.keeping import KeepHandle
 from byteps_like.worker.tables import KeepsTables, KeptTable, RangeHandle, RowsAt, TableSpec, table_tensor
 
 Start = Callable[[], RowsFuture]
@@ -55,15 +60,16 @@ class KV:
         combine: str = "sum",
         age: str | None = None,
         damp: str | None = None,
-        filters: Sequence[RowFilter] = (),
+        filters: Sequence[Filter | str] = (),
         worker: Worker | None = None,
     ) -> None:
         """All ranks make it, with the same arguments. `width`: elements of a row, of `dtype` float32, float64 or int64.
 
         `delay`: by how many pushes a rank may be ahead of the slowest before its pulls wait; math.inf: by any number.
         Or `consistency`, as of a Store ("asp" if neither is given). `update`: what a version does to each row that its
-        contributions name. `combine`, `age`, `damp`, `worker`: as of a Store. `filters`: what pushes of this rank go
-        through, one after the other, such as Significant(delta); ranks may have different ones.
+        contributions name. `combine`, `age`, `damp`, `worker`: as of a Store. `filters`: what rows go
+        through on their way to servers, and back, one after the other: "significant:delta=0.1", "float:bytes=3", "zlib"
+        (docs/how-to/key-value.md), or Significant(0.1). Ranks may differ in those of rows, but not of payloads.
 
         Blocks until all servers have answered. Raises MismatchError where ranks differ, and InvalidArgumentError for
         arguments out of bounds, `delay` together with `consistency`, and a job without servers.
@@ -74,13 +80,12 @@ class KV:
         self._terms = self._checked(terms_of(
             self._worker, _consistency(delay, consistency), update, combining_by(combine, age, damp)
         ))  # fmt: skip
+        self._filters = Filtering(filters, width, self._dtype)
         self._table = self._keep()
         self._versions = Versions(self._table.declared.spec.name, len(self._table.shards.firsts))
         self._splits = RowSplits(self._table)
         self._calls = InOrder()
-        self._filters = tuple(filters)
-        for one in self._filters:
-            one.begin(width, self._dtype)
+        self._pushed = itertools.count()
 
     @staticmethod
     def spread(numbers: Any, count: int) -> Ids:
@@ -133,31 +138,34 @@ class KV:
         values = values if hasattr(values, "shape") else np.asarray(values)
         shape = self._shape(split.ids, values)
         array = outgoing(values, self._dtype).reshape(shape)
-        for one in self._filters:
-            ids, array = one.outgoing(KeyedRows(split.ids, array))
+        if self._filters.of_rows:
+            ids, array = self._filters.outgoing(KeyedRows(split.ids, array))
             split = self._splits.of(ids)
         return self._contribute(split, array, Note(weight=weight, lr=math.nan if lr is None else lr, loss=loss),
                                 base, priority, after)  # fmt: skip
 
     def flush(self, *, priority: int | None = None, after: Sequence[Future] = ()) -> RowsFuture:
         """Contributes what filters have kept back so far: a push, also if that is nothing."""
-        split, array = self._splits.of([]), np.zeros((0, self._width), self._dtype.name.lower())
-        for one in self._filters:
-            kept = one.rest()
-            ids = np.union1d(split.ids, kept.ids)
-            rows = np.zeros((len(ids), self._width), array.dtype)
-            rows[np.searchsorted(ids, split.ids)] += array
-            rows[np.searchsorted(ids, kept.ids)] += kept.rows
-            split, array = self._splits.of(ids), rows
-        return self._contribute(split, array, Note(), None, priority, after)
+        ids, rows = self._filters.rest()
+        return self._contribute(self._splits.of(ids), rows, Note(), None, priority, after)
 
     def _contribute(
         self, split: RowSplit, array: Array, note: Note, base: int | None, priority: int | None,
         after: Sequence[Future],
     ) -> RowsFuture:  # fmt: skip
         rows = [one.of(array) for one in split.shards]
+        if payloads := self._filters.payloads:
+            number = next(self._pushed) % (1 << 32)
+            rows = [
+                payloads.encode(own, self._draw(one.shard, number)) for one, own in zip(split.shards, rows, strict=True)
+            ]
         bases = self._bases(split, base)
         return self._calls.begin(partial(self._push, split, rows, note, bases, priority), after, note.weight)
+
+    def _draw(self, shard: int, number: int) -> Draw:
+        """Of the random numbers of a contribution."""
+        key = self._table.declared.partitions[self._table.shards.firsts[shard]].key
+        return Draw(key, number, self._worker.rank)
 
     def _bases(self, split: RowSplit, base: int | None) -> list[int]:
         """Of each shard the version that a contribution is computed on: where it has no rows, any."""
@@ -174,7 +182,7 @@ class KV:
             groups.setdefault((len(one) == 0, known), []).append(one.shard)
         flights: dict[bool, list[PartsFlight]] = {False: [], True: []}
         for (is_idle, known), shards in groups.items():
-            placed = [RowsAt(shard, split.shards[shard].rows, rows[shard].ctypes.data) for shard in shards]
+            placed = [_rows_at(split.shards[shard], rows[shard]) for shard in shards]
             handle = self._table.push(placed, replace(note, base=known), priority=priority)
             held.hold(handle, rows)
             flights[is_idle].append(PartsFlight(handle, shards, known))
@@ -214,14 +222,35 @@ class KV:
         place = landing(out, self._dtype)
         target = place.array.reshape(shape)
         asked = [one for one in split.shards if len(one)]
-        rows = [self._landing(one, target) for one in asked]
         flights: list[PartsFlight] = []
+        read: Callable[[], Sequence[Array]] = list
         if asked:
-            placed = [RowsAt(one.shard, one.rows, at.ctypes.data) for one, at in zip(asked, rows, strict=True)]
-            handle = self._table.pull(placed, priority=priority)
-            held.hold(handle, [target, *rows])
+            handle, read = self._read(asked, target, priority)
             flights.append(PartsFlight(handle, [one.shard for one in asked]))
-        return RowsFuture(flights, partial(self._pulled, asked, rows, target, place), out=lambda: (split.ids, out))
+        return RowsFuture(flights, partial(self._pulled, asked, read, target, place), out=lambda: (split.ids, out))
+
+    def _read(
+        self, asked: Sequence[ShardRows], target: Array, priority: int | None
+    ) -> tuple[KeepHandle, Callable[[], Sequence[Array]]]:
+        """Begins it. What each shard has brought, once it is done."""
+        if self._filters.payloads:
+            handle = self._table.pull_filtered([RowsAt(one.shard, one.rows, 0, 0) for one in asked], priority=priority)
+            return handle, lambda: self._decoded(asked, handle.ranges())
+        rows = [self._landing(one, target) for one in asked]
+        placed = [_rows_at(one, at) for one, at in zip(asked, rows, strict=True)]
+        plain = self._table.pull(placed, priority=priority)
+        held.hold(plain, [target, *rows])
+        return plain, lambda: rows
+
+    def _decoded(self, asked: Sequence[ShardRows], payloads: Sequence[bytes]) -> Sequence[Array]:
+        found, decode = zip(payloads, asked, strict=True), self._filters.payloads.decode
+        try:
+            return [decode(one, len(own) * self._width).reshape(-1, self._width) for one, own in found]
+        except CorruptError as error:
+            raise CorruptError(
+                f"rank {self._worker.rank}: a server's answer to a pull of {self._table.declared.spec.name!r}: {error}",
+                rank=self._worker.rank, operation="pull", key=self._table.declared.spec.name,
+            ) from None  # fmt: skip
 
     def _landing(self, one: ShardRows, target: Array) -> Array:
         """Where its rows land: at their place, if they lie side by side there."""
@@ -230,12 +259,13 @@ class KV:
         return np.empty((len(one), self._width), target.dtype)
 
     def _pulled(
-        self, asked: Sequence[ShardRows], rows: Sequence[Array], target: Array, place: ValueLanding, found: Found
-    ) -> None:
-        self._versions.heard(found)
-        for one, landed in zip(asked, rows, strict=True):
-            if not isinstance(one.where, slice):
+        self, asked: Sequence[ShardRows], read: Callable[[], Sequence[Array]], target: Array, place: ValueLanding,
+        found: Found,
+    ) -> None:  # fmt: skip
+        for one, landed in zip(asked, read(), strict=True):
+            if not np.may_share_memory(landed, target):
                 target[one.where] = landed
+        self._versions.heard(found)
         if place.finish:
             place.finish()
 
@@ -276,7 +306,7 @@ class KV:
         return self._worker.keep_table(declared, self._spec())
 
     def _spec(self) -> TableSpec:
-        return TableSpec(*self._terms.texts, self._width)
+        return TableSpec(*self._terms.texts, self._width, filters=self._filters.text)
 
     def _checked(self, terms: StoreTerms) -> StoreTerms:
         dtype = self._dtype.name.lower()
@@ -305,6 +335,10 @@ class KV:
                 f"KV {self.name!r}: {len(ids)} rows have over {LARGEST_PARTITION} bytes: push and pull fewer at once"
             )
         return wanted
+
+
+def _rows_at(one: ShardRows, array: Array) -> RowsAt:
+    return RowsAt(one.shard, one.rows, array.ctypes.data, array.nbytes)
 
 
 def _consistency(delay: float | None, consistency: Policy | str | None) -> Policy | str:

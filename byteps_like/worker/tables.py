@@ -35,10 +35,14 @@ def table_tensor(name: str, dtype: DType) -> TensorSpec:
 class TableSpec(KeepSpec):
     """How servers keep a table's rows. They begin as zeros, when they are first named."""
 
+    filters: str = ""
+    """What payloads of rows go through, as canonical texts with a space between each two; "": nothing."""
+
     @property
     @override
     def text(self) -> str:
-        return f"{super().text}\nrows zeros"
+        filtered = f"\nfilters {self.filters}" if self.filters else ""
+        return f"{super().text}{filtered}\nrows zeros"
 
 
 @dataclass(frozen=True)
@@ -71,18 +75,22 @@ class RowList(Protocol):
 
 
 class RowsAt(NamedTuple):
-    """Some rows at one shard, and the address where they are, or go, in the order of their ids."""
+    """Some rows at one shard, and the address where they are, or go, in the order of their ids; or where that is what
+    filters have made of them."""
 
     shard: int
     rows: RowList
     address: int
+    nbytes: int
+    """There."""
 
 
 class RangeHandle(KeepHandle, Protocol):
-    """A read of all rows in a range of ids, in flight."""
+    """A read in flight of what only servers know the length of."""
 
     def ranges(self) -> Sequence[bytes]:
-        """Of each shard its ids, 8 bytes each, ascending, then their rows. Call it once the operation is done."""
+        """Of a range: of each shard its ids, 8 bytes each, ascending, then their rows. Of filtered rows: what filters
+        have made of them at each shard that was asked. Call it once the operation is done."""
 
 
 class KeptTable(Protocol):
@@ -113,6 +121,9 @@ class KeptTable(Protocol):
     def pull(self, rows: Sequence[RowsAt], *, priority: int | None = None) -> KeepHandle:
         """Reads rows, once the policy lets this rank; zeros where there is none. Never blocks. One version of each
         shard."""
+
+    def pull_filtered(self, rows: Sequence[RowsAt], *, priority: int | None = None) -> RangeHandle:
+        """As `pull`, of a table with filters: to the handle, as servers have made it. Addresses mean nothing."""
 
     def pull_range(self, low: int, high: int, *, priority: int | None = None) -> RangeHandle:
         """Reads all rows with ids from `low` to before `high`, of all shards. Never blocks."""

@@ -130,12 +130,16 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
     uint32_t part = 0;
     std::shared_ptr<const RowList> rows;
     std::byte* address = nullptr;
+    uint32_t bytes = 0;  // to be contributed: of the rows, or of what filters have made of them
   };
   // As Contribute, and as Read: rows that there are not are read as zeros.
   Result<std::shared_ptr<KeepOperation>> ContributeRows(uint32_t tensor, const std::vector<TableRows>& rows,
                                                         const Note& note, int32_t priority);
   Result<std::shared_ptr<KeepOperation>> FetchRows(uint32_t tensor, const std::vector<TableRows>& rows,
                                                    int32_t priority);
+  // Reads what filters on servers have made of some rows, to KeepOperation::ranges.
+  Result<std::shared_ptr<KeepOperation>> FetchFiltered(uint32_t tensor, const std::vector<TableRows>& rows,
+                                                       int32_t priority);
   // Reads rows from `low` to before `high` that there are, to KeepOperation::ranges.
   Result<std::shared_ptr<KeepOperation>> FetchRange(const KeepRequest& request, uint64_t low, uint64_t high);
 

@@ -17,6 +17,7 @@ struct Fetch {
   static Result<Fetch> From(const Header& header, const std::byte* payload, std::shared_ptr<const IdList> list,
                             ShardMemory& memory);
 
+  bool of_all() const { return list != nullptr && !bound; }  // a row for each id: what filters are for
   // As it is now. kCapacity; kInvalid: it is longer than an answer may be.
   Result<RowAnswer> Answer(const RowContent& rows) const;
 

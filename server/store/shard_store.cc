@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "csrc/wire/note.h"
+#include "server/store/filters/filters.h"
 #include "server/store/lists.h"
 
 namespace byteps_like {
@@ -22,14 +23,26 @@ constexpr int64_t kMostUnheard = 1 << 16;    // contributions of a rank to a key
 constexpr uint32_t kMostUnheardRows = 1024;  // the same, to a table, where nobody confirms
 constexpr size_t kEntryBytes = 2048;         // of a key beside its value, its state, and what each rank brings
 constexpr std::array<std::string_view, 3> kLines = {"policy ", "combine ", "update "};
-constexpr std::string_view kOfRows = "\nrows zeros";  // a fourth line, of tables
+constexpr std::string_view kOfRows = "\nrows zeros";  // the last line, of tables
+constexpr std::string_view kFiltered = "\nfilters ";  // a line before it, of those that have some
 
 std::string RankText(uint32_t rank) { return "rank " + std::to_string(rank); }
 std::string StoreKeyText(uint64_t key) { return "store key " + std::to_string(key); }
 
-// The rules of a spec's text: three lines, and one that tables have.
-Result<std::shared_ptr<const StoreRules>> ParseSpec(std::string_view text) {
-  if (text.ends_with(kOfRows)) text.remove_suffix(kOfRows.size());
+// What a spec's text says: three lines, and those that tables have.
+struct Terms {
+  std::shared_ptr<const StoreRules> rules;
+  std::shared_ptr<const Filters> filters;
+};
+
+Result<Terms> ParseSpec(std::string_view text) {
+  const bool of_rows = text.ends_with(kOfRows);
+  if (of_rows) text.remove_suffix(kOfRows.size());
+  const size_t filtered = std::min(text.find(kFiltered), text.size());
+  auto filters = Filters::Parse(filtered == text.size() ? "" : text.substr(filtered + kFiltered.size()));
+  if (!filters.ok()) return filters.status();
+  if (!of_rows && !(*filters)->empty()) return Status(Code::kInvalid, "only rows of tables can be filtered");
+  text = text.substr(0, filtered);
   std::array<std::string_view, kLines.size()> values;
   for (size_t line = 0; line < kLines.size(); ++line) {
     const size_t end = line + 1 < kLines.size() ? text.find('\n') : text.size();
@@ -38,7 +51,9 @@ Result<std::shared_ptr<const StoreRules>> ParseSpec(std::string_view text) {
     values[line] = text.substr(kLines[line].size(), end - kLines[line].size());
     text.remove_prefix(std::min(text.size(), end + 1));
   }
-  return StoreRules::Parse(values[0], values[1], values[2]);
+  auto rules = StoreRules::Parse(values[0], values[1], values[2]);
+  if (!rules.ok()) return rules.status();
+  return Terms{std::move(*rules), std::move(*filters)};
 }
 
 }  // namespace
@@ -53,6 +68,7 @@ struct ShardStore::Spec {
 
   std::string text;
   std::shared_ptr<const StoreRules> rules;
+  std::shared_ptr<const Filters> filters;
 };
 
 // A rank that wants the value, and waits until it may have it.
@@ -194,13 +210,13 @@ const ShardStore::Spec* ShardStore::SpecOf(uint32_t rank, const Header& header, 
 const ShardStore::Spec* ShardStore::Announced(uint32_t rank, const Header& header, std::string_view text) {
   const auto found = specs_.find(text);
   if (found != specs_.end()) return found->second.get();
-  auto rules = ParseSpec(text);
-  if (!rules.ok()) {
-    host_.FailStore(Status(rules.status().code(),
-                           StoreKeyText(header.key) + " of " + RankText(rank) + ": " + rules.status().message()));
+  auto terms = ParseSpec(text);
+  if (!terms.ok()) {
+    host_.FailStore(Status(terms.status().code(),
+                           StoreKeyText(header.key) + " of " + RankText(rank) + ": " + terms.status().message()));
     return nullptr;
   }
-  auto spec = std::make_unique<Spec>(Spec{std::string(text), std::move(*rules)});
+  auto spec = std::make_unique<Spec>(Spec{std::string(text), std::move(terms->rules), std::move(terms->filters)});
   return specs_.emplace(spec->text, std::move(spec)).first->second.get();
 }
 
@@ -232,6 +248,8 @@ ShardStore::Entry* ShardStore::FindOrMake(uint32_t rank, const Header& header, c
   } else if (header.root != kNoRank && header.root >= ranks_.size()) {
     why = "there is no such rank to set its value";
   }
+  const Status filtered = spec.filters->Check(header.dtype);
+  if (why == nullptr && !filtered.ok()) why = filtered.message().c_str();
   if (why != nullptr) {
     host_.FailStore(Status(Code::kInvalid, StoreKeyText(header.key) + ": " + entry->Text() + ": " + why));
     return nullptr;
@@ -441,7 +459,8 @@ void ShardStore::Land(Entry& entry, uint32_t rank, const Header& header, const s
   }
   const uint32_t bytes = header.length - (noted ? kNoteBytes : 0);
   const auto end = static_cast<uint32_t>(header.offset) + bytes;
-  if (header.offset > arrival->counted || header.offset % SizeOf(entry.dtype) != 0 || bytes % SizeOf(entry.dtype) != 0)
+  const size_t element = entry.spec->filters->empty() ? SizeOf(entry.dtype) : 1;
+  if (header.offset > arrival->counted || header.offset % element != 0 || bytes % element != 0)
     return Refuse(rank, entry.number, "a segment is out of order or splits an element");
   std::byte* const place = arrival->buffer.data() + header.offset;
   const std::byte* const from = payload + (noted ? kNoteBytes : 0);
@@ -487,6 +506,7 @@ void ShardStore::Contribute(Entry& entry, uint32_t rank, Arrival arrival) {
                              .priority = arrival.priority,
                              .since = host_.Now()});
   contributed_ = host_.Now();
+  if (!Decode(entry, rank, arrival)) return;
   const Note& note = arrival.note;
   const auto lr = std::isnan(note.lr) ? std::nullopt : std::optional<double>(note.lr);
   WholePush whole{{rank, clock, note.base, note.weight, note.loss, arrival.total, arrival.idle},
@@ -495,6 +515,24 @@ void ShardStore::Contribute(Entry& entry, uint32_t rank, Arrival arrival) {
                   {std::move(arrival.list), {}}};
   if (!Done(entry, entry.key->Push(std::move(whole), host_.Now(), &answers_), rank)) return;
   if (entry.key->ledger().source(rank).clock <= clock) entry.pending.push_back({rank, clock, contributed_});
+}
+
+// Makes rows of what filters have made of them. False: the job has failed.
+bool ShardStore::Decode(const Entry& entry, uint32_t rank, Arrival& arrival) {
+  const Filters& filters = *entry.spec->filters;
+  if (filters.empty() || arrival.idle) return true;
+  auto rows = filters.Decode(entry.dtype, {std::move(arrival.buffer), arrival.total}, arrival.list->count * entry.total,
+                             memory_);
+  if (rows.status().code() == Code::kCorrupt) {
+    Refuse(rank, entry.number, "contribution " + std::to_string(arrival.round) + ": " + rows.status().message());
+    return false;
+  }
+  if (!rows.ok()) {
+    host_.FailStore(Status(rows.status().code(), StoreKeyText(entry.number) + ": " + rows.status().message()));
+    return false;
+  }
+  arrival.buffer = std::move(rows->buffer);
+  return true;
 }
 
 // The server has it: its sender may not have heard what became of it.
@@ -546,7 +584,7 @@ bool ShardStore::Knows(Entry& entry, uint32_t rank, const Header& header) {
     Nack(header, rank, kNackedRows);
     return false;
   }
-  if (header.total != list->count * entry.total) {
+  if (!entry.spec->filters->Fits(entry.dtype, list->count * entry.total, header.total)) {
     Refuse(rank, entry.number, "a contribution has more or fewer rows than its list has ids");
     return false;
   }
@@ -767,7 +805,7 @@ bool ShardStore::Send(const Entry& entry, const Reader& reader) {
   header.priority = reader.priority;
   header.root = static_cast<uint32_t>(entry.key->ledger().version());
   if (reader.fetch) {
-    sending.value = Fetched(entry, *reader.fetch, header);
+    sending.value = Fetched(entry, reader, header);
   } else {
     sending.value = entry.key->value().value;
     header.total = reader.end;
@@ -780,8 +818,15 @@ bool ShardStore::Send(const Entry& entry, const Reader& reader) {
 }
 
 // The answer, a copy: rows change in place. nullptr: the job has failed.
-std::shared_ptr<const ShardBuffer> ShardStore::Fetched(const Entry& entry, const Fetch& fetch, Header& header) {
+std::shared_ptr<const ShardBuffer> ShardStore::Fetched(const Entry& entry, const Reader& reader, Header& header) {
+  const Fetch& fetch = *reader.fetch;
   auto answer = fetch.Answer(entry.key->rows());
+  if (answer.ok() && fetch.of_all() && !entry.spec->filters->empty()) {
+    const Draw draw{.key = entry.number, .round = fetch.number, .rank = kServerRank - reader.rank};
+    auto filtered =
+        entry.spec->filters->Encode(entry.dtype, draw, {answer->buffer.data(), answer->bytes}, kMaxPartition, memory_);
+    answer = filtered.ok() ? Result<RowAnswer>({std::move(filtered->buffer), filtered->bytes}) : filtered.status();
+  }
   if (!answer.ok()) {
     host_.FailStore(Status(answer.status().code(), StoreKeyText(entry.number) + ": " + answer.status().message()));
     return nullptr;

@@ -111,6 +111,7 @@ class ShardStore : private CalledKeys {
   void Land(Entry& entry, uint32_t rank, const Header& header, const std::byte* payload);
   void Finish(Entry& entry, uint32_t rank, Arrival arrival);
   void Contribute(Entry& entry, uint32_t rank, Arrival arrival);
+  bool Decode(const Entry& entry, uint32_t rank, Arrival& arrival);
   void Repeat(Entry& entry, uint32_t rank, const Header& header, const std::byte* payload);
   bool Done(Entry& entry, const Status& status, uint32_t by = kNoRank);
   void Count(Entry& entry, const PushAnswer& answer, uint32_t by);
@@ -120,7 +121,7 @@ class ShardStore : private CalledKeys {
   bool HasOwn(const Entry& entry, const Reader& reader) const;
   bool MayHave(const Entry& entry, const Reader& reader) const;
   bool Send(const Entry& entry, const Reader& reader);
-  std::shared_ptr<const ShardBuffer> Fetched(const Entry& entry, const Fetch& fetch, Header& header);
+  std::shared_ptr<const ShardBuffer> Fetched(const Entry& entry, const Reader& reader, Header& header);
   void Refuse(uint32_t rank, uint64_t key, const std::string& what);
   void TimeHeld(Entry& entry);
   void FreeIfForgotten(uint64_t key);

@@ -10,17 +10,21 @@
 // failures that say why, once, and none but for want of memory while all keep to the rules.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "csrc/kernels/kernels.h"
 #include "csrc/wire/note.h"
+#include "server/store/filters/filters.h"
 #include "tests/fuzz/shard_links.h"
 
 namespace byteps_like {
@@ -51,7 +55,19 @@ constexpr Rules kRules[] = {
     {DType::kFloat64,
      "policy bsp\ncombine mean:age=none,damp=none\nupdate "
      "adam:beta1=0.9,beta2=0.999,eps=1e-08,lr=0.1,weight_decay=0.3\nrows zeros"},
+    {DType::kInt64, "policy ssp:s=1\ncombine sum:age=none,damp=none\nupdate add\nfilters zlib:level=1\nrows zeros"},
+    {DType::kFloat32,
+     "policy bsp\ncombine sum:age=none,damp=none\nupdate add\nfilters float:bytes=2 zlib:level=6\nrows zeros"},
 };
+
+// What a spec's line of filters means; none of a spec without.
+std::shared_ptr<const Filters> FiltersOf(std::string_view text) {
+  constexpr std::string_view kLine = "\nfilters ";
+  const size_t begin = text.find(kLine);
+  if (begin == text.npos) return *Filters::Parse("");
+  text.remove_prefix(begin + kLine.size());
+  return *Filters::Parse(text.substr(0, text.find('\n')));
+}
 
 enum Action : uint32_t {
   kOpen,
@@ -97,7 +113,8 @@ T At(const Buffer& bytes, size_t place) {
 
 class World : ShardLinks {
  public:
-  explicit World(uint32_t rules) : ShardLinks(kLimit), rules_(kRules[rules % std::size(kRules)]) {
+  explicit World(uint32_t rules)
+      : ShardLinks(kLimit), rules_(kRules[rules % std::size(kRules)]), filters_(FiltersOf(rules_.text)) {
     exact_ = rules_.dtype == DType::kInt64;
   }
 
@@ -127,7 +144,19 @@ class World : ShardLinks {
   };
 
   uint32_t RowBytes() const { return kWidth * static_cast<uint32_t>(SizeOf(rules_.dtype)); }
-  uint32_t BytesOf(uint32_t list) const { return static_cast<uint32_t>(Lists()[list].size()) * RowBytes(); }
+  size_t RowsOf(uint32_t list) const { return Lists()[list].size() * RowBytes(); }  // in bytes
+  // A contribution as it travels.
+  Buffer BytesOf(uint32_t rank, uint32_t clock, uint32_t list) {
+    Buffer rows;
+    while (rows.size() < RowsOf(list)) AppendElement(rows, rank, clock);
+    if (filters_->empty()) return rows;
+    auto payload = filters_->Encode(rules_.dtype, {kTable, clock, rank}, rows, kMaxPartition, own_);
+    Require(payload.ok());
+    return Buffer(payload->buffer.data(), payload->buffer.data() + payload->bytes);
+  }
+  uint32_t TotalOf(uint32_t rank, uint32_t clock, uint32_t list) {
+    return static_cast<uint32_t>(BytesOf(rank, clock, list).size());
+  }
 
   void Do(Action action, uint32_t rank, uint32_t list, Input& input) {
     Progress& progress = ranks_[rank];
@@ -154,7 +183,7 @@ class World : ShardLinks {
       case kFetchRange:
         return Ask(action, rank, list, input);
       case kResumePush: {
-        Header resume = HeaderFor(FrameType::kResume, rank, BytesOf(progress.list));
+        Header resume = HeaderFor(FrameType::kResume, rank, TotalOf(rank, progress.clock, progress.list));
         resume.round = progress.clock;
         return Send(resume, {}, input);
       }
@@ -237,7 +266,8 @@ class World : ShardLinks {
     Progress& progress = ranks_[rank];
     if (!progress.opened || progress.clock == kClocks) return;
     if (progress.said == 0) progress.list = list;
-    Header rows = HeaderFor(FrameType::kRows, rank, BytesOf(progress.list));
+    const Buffer bytes = BytesOf(rank, progress.clock, progress.list);
+    Header rows = HeaderFor(FrameType::kRows, rank, static_cast<uint32_t>(bytes.size()));
     rows.round = progress.clock;
     rows.aux = progress.list;
     rows.root = CrcOf(Lists()[progress.list]);
@@ -245,8 +275,7 @@ class World : ShardLinks {
     rows.flags = static_cast<uint8_t>((progress.said == 0 ? kNoted : 0) | kSilent);
     Buffer payload = progress.said == 0 ? NoteOf(input) : Buffer();
     const uint32_t end = std::min(rows.total, progress.said + most);
-    for (; progress.said < end; progress.said += static_cast<uint32_t>(SizeOf(rules_.dtype)))
-      AppendElement(payload, rank, rows.round);
+    for (; progress.said < end; ++progress.said) payload.push_back(bytes[progress.said]);
     if (progress.said == rows.total) {
       whole_[progress.list] |= BitOf(rank, progress.clock++);
       progress.said = 0;
@@ -262,7 +291,7 @@ class World : ShardLinks {
 
   // Only a note, as after a new link, of one that the server has; or of one that it can't have yet.
   void Note(uint32_t rank, uint32_t list, uint32_t clock, Input& input) {
-    Header rows = HeaderFor(FrameType::kRows, rank, BytesOf(list));
+    Header rows = HeaderFor(FrameType::kRows, rank, TotalOf(rank, clock, list));
     rows.round = clock;
     rows.flags = kNoted | kSilent;
     rows.aux = list;
@@ -346,8 +375,8 @@ class World : ShardLinks {
   void OnResumed(uint32_t rank, const Header& header) {
     if (!sane_) return;
     Progress& progress = ranks_[rank];
-    Require(header.offset <= header.total && header.offset % SizeOf(rules_.dtype) == 0);
-    const bool goes_on = header.round == progress.clock && header.total == BytesOf(progress.list);
+    Require(header.offset <= header.total && (!filters_->empty() || header.offset % SizeOf(rules_.dtype) == 0));
+    const bool goes_on = header.round == progress.clock && header.total == TotalOf(rank, progress.clock, progress.list);
     progress.said = goes_on && header.offset < header.total ? static_cast<uint32_t>(header.offset) : 0;
   }
 
@@ -386,7 +415,7 @@ class World : ShardLinks {
 
   void Check(const Asked& asked, uint32_t version) {
     const Ids& ids = Lists()[asked.list];
-    if (asked.how == kFetchAll) return CheckRows(ids, version, asked.answer, 0);
+    if (asked.how == kFetchAll) return CheckRows(ids, version, Decoded(asked.answer, RowsOf(asked.list)), 0);
     Ids sent;
     if (asked.how == kFetchRange) {
       Require(asked.answer.size() % (sizeof(uint64_t) + RowBytes()) == 0);
@@ -409,6 +438,15 @@ class World : ShardLinks {
     CheckRows(sent, version, asked.answer, bitmap + (sent.size() * sizeof(uint32_t) + 7) / 8 * 8);
   }
 
+  Buffer Decoded(const Buffer& answer, size_t rows) {
+    if (filters_->empty() || rows == 0) return answer;
+    ShardBuffer copy = own_.Take(std::max<size_t>(answer.size(), 1));
+    std::memcpy(copy.data(), answer.data(), answer.size());
+    auto found = filters_->Decode(rules_.dtype, {std::move(copy), answer.size()}, rows, own_);
+    Require(found.ok());
+    return Buffer(found->buffer.data(), found->buffer.data() + rows);
+  }
+
   void CheckRows(const Ids& ids, uint32_t version, const Buffer& answer, size_t from) {
     Require(answer.size() == from + ids.size() * RowBytes());
     if (!exact_) return;
@@ -428,6 +466,9 @@ class World : ShardLinks {
   }
 
   const Rules rules_;
+  const std::shared_ptr<const Filters> filters_;
+  std::atomic<uint64_t> held_ = 0;
+  ShardMemory own_{"the fuzzer", 0, held_};
   std::array<Progress, kRanks> ranks_;
   std::array<int64_t, 4> whole_{};                        // bits of what was pushed, by list
   std::map<uint64_t, std::map<uint32_t, int64_t>> sums_;  // by id and version

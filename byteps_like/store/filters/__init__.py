@@ -1,1 +1,5 @@
-"""What a worker does with rows before it pushes them. In: keys and rows; out: those that go. A new one is a file."""
+"""What rows go through on their way from a worker to servers, and back. In: keys and rows; out: those that go, and
+bytes that stand for them. A new one is a file, and a row in the registry.
+
+Private: fixed_float, payloads, zlib_stream.
+"""

@@ -6,13 +6,14 @@ Li et al., "Communication efficient distributed machine learning with the parame
 from __future__ import annotations
 
 import threading
+from typing import ClassVar
 
 import numpy as np
 from typing_extensions import override
 
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.store.filters.filter import KeyedRows, RowFilter
+from byteps_like.store.filters.filter import KeyedRows, RowFilter, no_rows
 
 
 class Significant(RowFilter):
@@ -21,6 +22,10 @@ class Significant(RowFilter):
     So of what has been pushed less than `delta` per element and rank has not arrived; `KV.flush` sends it. What is not
     finite goes.
     """
+
+    name: ClassVar[str] = "significant"
+    about: ClassVar[str] = "rows stay at the worker until they matter"
+    sole: ClassVar[str] = "delta"
 
     def __init__(self, delta: float) -> None:
         """Raises InvalidArgumentError unless `delta` is a number above 0."""
@@ -34,7 +39,7 @@ class Significant(RowFilter):
     def begin(self, width: int, dtype: DType) -> None:
         if self._kept is not None:
             raise InvalidArgumentError("a filter keeps rows of one KV back: make another one for another KV")
-        self._kept = KeyedRows(np.zeros(0, np.uint64), np.zeros((0, width), dtype.name.lower()))
+        self._kept = no_rows(width, dtype)
 
     @override
     def outgoing(self, pushed: KeyedRows) -> KeyedRows:

@@ -19,10 +19,10 @@ def opening_of(shards: TableShards, spec: TableSpec) -> Start:
 
 
 class EngineRangeHandle(EngineKeepHandle):
-    """A read of a range in flight. See worker.tables.RangeHandle."""
+    """A read of a range, or of filtered rows, in flight. See worker.tables.RangeHandle."""
 
     def ranges(self) -> Sequence[bytes]:
-        """Of each shard."""
+        """Of each shard that was asked."""
         return list(self._operation.ranges())
 
 
@@ -70,6 +70,14 @@ class EngineKeptTable:
         operation = self._worker.begin(self.declared, lambda engine, tensor: engine.fetch_rows(tensor, placed, urgency))
         return EngineKeepHandle(self._worker, operation, self.declared)
 
+    def pull_filtered(self, rows: Sequence[RowsAt], *, priority: int | None = None) -> RangeHandle:
+        """See KeptTable."""
+        placed, urgency = self._placed(rows), self._priority(priority)
+        operation = self._worker.begin(
+            self.declared, lambda engine, tensor: engine.fetch_filtered(tensor, placed, urgency)
+        )
+        return EngineRangeHandle(self._worker, operation, self.declared)
+
     def pull_range(self, low: int, high: int, *, priority: int | None = None) -> RangeHandle:
         """See KeptTable."""
         firsts, urgency = list(self.shards.firsts), self._priority(priority)
@@ -78,8 +86,8 @@ class EngineKeptTable:
         )
         return EngineRangeHandle(self._worker, operation, self.declared)
 
-    def _placed(self, rows: Sequence[RowsAt]) -> list[tuple[int, RowList, int]]:
-        return [(self.shards.firsts[one.shard], one.rows, one.address) for one in rows]
+    def _placed(self, rows: Sequence[RowsAt]) -> list[tuple[int, RowList, int, int]]:
+        return [(self.shards.firsts[one.shard], one.rows, one.address, one.nbytes) for one in rows]
 
     def _priority(self, given: int | None) -> int:
         return self.declared.spec.priority if given is None else given

@@ -31,6 +31,7 @@ Result<std::shared_ptr<KeepOperation>> Engine::BeginRows(uint32_t tensor, const 
   for (const TableRows& one : rows) request.parts.push_back(one.part);
   auto operation = BeginKeeping(request);
   if (!operation.ok()) return operation;
+  (*operation)->ranges.resize(rows.size());
   UseKeys(request, *operation, [rows, use = std::move(use)](const Part& part, uint64_t order, KeepTicket ticket) {
     const TableRows& own = rows[ticket.index];
     use(part, own, order, std::move(ticket));
@@ -43,6 +44,7 @@ Result<std::shared_ptr<KeepOperation>> Engine::ContributeRows(uint32_t tensor, c
   return BeginRows(tensor, rows,
                    [note, priority](const Part& part, const TableRows& own, uint64_t order, KeepTicket ticket) {
                      part.channel->kept().Push(part.key, {.data = own.address,
+                                                          .bytes = own.bytes,
                                                           .rows = own.rows,
                                                           .note = note,
                                                           .priority = priority,
@@ -57,6 +59,15 @@ Result<std::shared_ptr<KeepOperation>> Engine::FetchRows(uint32_t tensor, const 
     part.channel->kept().Fetch(
         part.key,
         {.rows = own.rows, .out = own.address, .priority = priority, .order = order, .ticket = std::move(ticket)});
+  });
+}
+
+Result<std::shared_ptr<KeepOperation>> Engine::FetchFiltered(uint32_t tensor, const std::vector<TableRows>& rows,
+                                                             int32_t priority) {
+  return BeginRows(tensor, rows, [priority](const Part& part, const TableRows& own, uint64_t order, KeepTicket ticket) {
+    part.channel->kept().Fetch(
+        part.key,
+        {.rows = own.rows, .filtered = true, .priority = priority, .order = order, .ticket = std::move(ticket)});
   });
 }
 

@@ -20,10 +20,12 @@ struct KeepOutcome {
 };
 
 struct KeepOperation : Operation {
-  std::vector<KeepOutcome> outcomes;           // of each partition; written before `remaining` becomes 0
-  std::vector<std::string> answers;            // to what it calls, of each link; before, too
-  std::vector<std::byte> initial;              // the first value of the tensor that it opens, on the rank that sets it
-  std::vector<std::vector<std::byte>> ranges;  // of each part, what a read of a range has found: ids, then the rows
+  std::vector<KeepOutcome> outcomes;  // of each partition; written before `remaining` becomes 0
+  std::vector<std::string> answers;   // to what it calls, of each link; before, too
+  std::vector<std::byte> initial;     // the first value of the tensor that it opens, on the rank that sets it
+  // Of each part what a read has found whose length only its server knows: of a range the ids, then the rows; of some
+  // rows what filters have made of them.
+  std::vector<std::vector<std::byte>> ranges;
 };
 
 // One partition of an operation.

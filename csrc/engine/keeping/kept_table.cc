@@ -18,10 +18,7 @@ KeptTable::KeptTable(const KeySpec& spec, KeepSink& sink, RowNumbers::Limits lim
 
 void KeptTable::Open(const std::byte*, KeepTicket opening) { door_.Open(std::move(opening)); }
 
-void KeptTable::Push(KeepPush push) {
-  push.bytes = push.idle ? 0 : static_cast<uint32_t>(push.rows->ids.size() * spec().bytes);
-  pushes_.Add(std::move(push));
-}
+void KeptTable::Push(KeepPush push) { pushes_.Add(std::move(push)); }
 
 void KeptTable::Fetch(KeepFetch fetch) {
   Fetching& fetching = fetches_.emplace_back(Fetching{std::move(fetch)});
@@ -206,6 +203,7 @@ std::list<KeptTable::Fetching>::iterator KeptTable::Awaited(uint32_t request) {
 bool KeptTable::Fits(const Fetching& fetch, const Header& header) const {
   if (header.offset != fetch.landed) return false;
   if (fetch.landed != 0 && (header.root != fetch.version || header.total != fetch.total)) return false;
+  if (fetch.filtered) return true;
   if (fetch.rows) return header.total == fetch.rows->ids.size() * spec().bytes;
   return header.total % (sizeof(uint64_t) + spec().bytes) == 0;
 }
@@ -213,7 +211,7 @@ bool KeptTable::Fits(const Fetching& fetch, const Header& header) const {
 std::byte* KeptTable::PlaceFor(const Header& header) {
   const auto fetch = Awaited(header.aux);
   if (fetch == fetches_.end() || !Fits(*fetch, header)) return kAnywhere;
-  if (fetch->rows) return fetch->out + header.offset;
+  if (fetch->rows && !fetch->filtered) return fetch->out + header.offset;
   auto& found = fetch->ticket.operation->ranges[fetch->ticket.index];
   if (header.offset == 0) found.resize(header.total);
   return found.data() + header.offset;

@@ -17,12 +17,14 @@
 
 namespace byteps_like {
 
-// A read of some rows to `out`, in their order; those that there are not are zeros. Without `rows`: of those from
-// `range[0]` to before `range[1]` that there are, to KeepOperation::ranges.
+// A read of some rows to `out`, in their order; those that there are not are zeros. To KeepOperation::ranges: what
+// filters on the server have made of them (`filtered`), or, without `rows`, those from `range[0]` to before `range[1]`
+// that there are.
 struct KeepFetch {
   std::shared_ptr<const RowList> rows = nullptr;
   std::array<uint64_t, 2> range{};
   std::byte* out = nullptr;
+  bool filtered = false;
   int32_t priority = 0;
   uint64_t order = 0;
   KeepTicket ticket;

@@ -35,7 +35,13 @@ struct OneTable {
 
   KeepTicket Ticket(size_t number) { return {operation, number}; }
   void Push(size_t number, Rows rows, uint64_t order = 0) {
-    table.Push({.data = memory, .rows = std::move(rows), .note = {}, .order = order, .ticket = Ticket(number)});
+    const auto bytes = static_cast<uint32_t>(rows->ids.size() * table.spec().bytes);
+    table.Push({.data = memory,
+                .bytes = bytes,
+                .rows = std::move(rows),
+                .note = {},
+                .order = order,
+                .ticket = Ticket(number)});
   }
   void Fetch(size_t number, Rows rows, uint64_t order = 0) {
     table.Fetch({.rows = std::move(rows), .out = out, .order = order, .ticket = Ticket(number)});

@@ -2,8 +2,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -11,6 +13,7 @@
 
 #include "csrc/kernels/kernels.h"
 #include "csrc/wire/note.h"
+#include "server/store/filters/filters.h"
 #include "tests/native/server/test_server.h"
 
 namespace byteps_like::testing {
@@ -23,8 +26,9 @@ constexpr uint32_t kToEnd = 0xFFFFFFFF;
 using Ids = std::vector<uint64_t>;
 using Rows = std::vector<float>;
 
-std::string TableSpec(const std::string& policy, const std::string& update = "add") {
-  return "policy " + policy + "\ncombine sum:age=none,damp=none\nupdate " + update + "\nrows zeros";
+std::string TableSpec(const std::string& policy, const std::string& update = "add", const std::string& filters = "") {
+  return "policy " + policy + "\ncombine sum:age=none,damp=none\nupdate " + update +
+         (filters.empty() ? "" : "\nfilters " + filters) + "\nrows zeros";
 }
 
 template <typename T>
@@ -41,6 +45,30 @@ std::vector<T> ValuesOf(const std::vector<std::byte>& bytes, size_t from = 0) {
 }
 
 uint32_t CrcOf(const Ids& ids) { return kernels::Crc32c(0, ids.data(), ids.size() * sizeof(uint64_t)); }
+
+// What filters make of rows, and rows of that.
+class OwnFilters {
+ public:
+  explicit OwnFilters(const std::string& texts) : filters_(*Filters::Parse(texts)) {}
+  std::string Encoded(const Rows& rows) {
+    const auto bytes = BytesOf(rows);
+    auto made = filters_->Encode(DType::kFloat32, {}, bytes, kMaxPartition, memory_);
+    REQUIRE(made.ok());
+    return std::string(reinterpret_cast<const char*>(made->buffer.data()), made->bytes);
+  }
+  Rows Decoded(const std::vector<std::byte>& payload, size_t count) {
+    ShardBuffer copy = memory_.Take(payload.size());
+    std::memcpy(copy.data(), payload.data(), payload.size());
+    auto made = filters_->Decode(DType::kFloat32, {std::move(copy), payload.size()}, count * sizeof(float), memory_);
+    REQUIRE(made.ok());
+    return ValuesOf<float>({made->buffer.data(), made->buffer.data() + made->bytes});
+  }
+
+ private:
+  std::shared_ptr<const Filters> filters_;
+  std::atomic<uint64_t> held_ = 0;
+  ShardMemory memory_{"a test", 0, held_};
+};
 
 // A worker of a table of fp32.
 class TableRank {
@@ -96,6 +124,19 @@ class TableRank {
     header.flags = kNoted | kSilent;
     std::vector<std::byte> payload(kNoteBytes);
     EncodeNote(note, std::span<std::byte, kNoteBytes>(payload.data(), kNoteBytes));
+    Send(header, payload);
+  }
+  // Bytes [begin, end) of what filters have made of a contribution's rows; with a note, if they are its first.
+  void PushPayload(const Ids& ids, const std::string& bytes, uint32_t clock, size_t begin = 0, size_t end = kToEnd) {
+    end = std::min(end, bytes.size());
+    Header header = Of(FrameType::kRows, static_cast<uint32_t>(bytes.size()), clock);
+    header.root = CrcOf(ids);
+    header.offset = begin;
+    header.flags = static_cast<uint8_t>((begin == 0 ? kNoted : 0) | kSilent);
+    std::vector<std::byte> payload(begin == 0 ? kNoteBytes : 0);
+    if (begin == 0) EncodeNote({.base = clock}, std::span<std::byte, kNoteBytes>(payload.data(), kNoteBytes));
+    const auto* const from = reinterpret_cast<const std::byte*>(bytes.data());
+    payload.insert(payload.end(), from + begin, from + end);
     Send(header, payload);
   }
   void Fetch(const Ids& ids, uint32_t clock, uint32_t request, uint32_t number = 0,
@@ -536,6 +577,89 @@ TEST_CASE("store tables: a table that doesn't fit fails the job with what to do"
       error.assign(reinterpret_cast<const char*>(message->payload.data()), message->payload.size());
   }
   CHECK_MESSAGE(error.find("raise server_memory_limit or add servers") != std::string::npos, error);
+}
+
+TEST_CASE("store tables: filtered rows come in any bytes, also over a new link, and answers are filtered") {
+  const std::string filters = "zlib:level=1";
+  OwnFilters own(filters);
+  TestServer server(1);
+  const Ids ids{1, 2, 3};
+  const std::string payload = own.Encoded({1, 2, 3, 4, 5, 6});
+  const auto bytes = static_cast<uint32_t>(payload.size());
+  {
+    TableRank rank(server, 0);
+    CHECK(rank.Opened(TableSpec("asp", "add", filters)).aux == kHasValue);
+    rank.Keys(ids, 0);
+    rank.PushPayload(ids, payload, 0, 0, 5);
+    rank.PushPayload(ids, payload, 0, 5, 6);
+    rank.PushPayload(ids, payload, 0, 6);
+    CHECK(rank.Applied(bytes) == "0 counted 1");
+    rank.PushPayload(ids, payload, 1, 0, 7);
+    rank.FetchRange(0, 10, 1, 5);
+    const auto ranged = rank.Answer(5, 1);  // as it is
+    CHECK(ValuesOf<float>(ranged, 24) == Rows{1, 2, 3, 4, 5, 6});
+  }
+  TableRank rank(server, 0);
+  CHECK(rank.Opened(TableSpec("asp", "add", filters)).round == 1);
+  rank.link().Send(rank.Of(FrameType::kResume, bytes, 1));
+  CHECK(rank.Next(FrameType::kResumed).header.offset == 7);
+  rank.PushPayload(ids, payload, 1, 7);
+  CHECK(rank.Applied(bytes) == "1 counted 2");
+  rank.Keys(ids, 0);
+  rank.Fetch(ids, 2, 1);
+  CHECK(own.Decoded(rank.Answer(1, 2), 6) == Rows{2, 4, 6, 8, 10, 12});
+  rank.Keys({}, 1);
+  rank.Fetch({}, 2, 2, 1);
+  CHECK(rank.Answer(2, 2).empty());
+  rank.Keys({}, 0);
+  rank.PushPayload({}, "", 2);
+  CHECK(rank.Applied(0) == "2 counted 3");
+}
+
+TEST_CASE("store tables: what is no payload of the rows is refused, whatever it would become") {
+  TestServer server(1);
+  TableRank rank(server, 0);
+  rank.Opened(TableSpec("asp", "add", "zlib:level=9"));
+  OwnFilters own("zlib:level=9");
+  rank.Keys({1}, 0);
+  std::string wanted;
+  SUBCASE("too many bytes to be one") {
+    rank.PushPayload({1}, std::string(1000, 'x'), 0);
+    wanted = "a contribution has more or fewer rows than its list has ids";
+  }
+  SUBCASE("a bomb") {
+    const std::string bomb = own.Encoded(Rows(2000));  // 8,000 zeros in as few bytes as there may be
+    REQUIRE(bomb.size() <= 30);
+    rank.PushPayload({1}, bomb.substr(0, 21), 0);
+    wanted = "contribution 0: a payload of filter zlib is damaged, or stands for too many bytes";
+  }
+  SUBCASE("of fewer rows") {
+    rank.PushPayload({1}, own.Encoded({7}), 0);
+    wanted = "contribution 0: a payload stands for 4 bytes, and its rows have 8";
+  }
+  SUBCASE("nothing") {
+    rank.PushPayload({1}, "", 0);
+    wanted = "contribution 0: a payload of filter zlib is damaged";
+  }
+  const std::string error = rank.link().ReceiveError();
+  CHECK_MESSAGE(error.find("rank 0 broke the protocol: store key 9") != std::string::npos, error);
+  CHECK_MESSAGE(error.find(wanted) != std::string::npos, error);
+}
+
+TEST_CASE("store tables: filters that can't be are refused, and so are those of values") {
+  TestServer server(1);
+  TableRank rank(server, 0);
+  std::string wanted;
+  SUBCASE("unknown") {
+    rank.Spec(TableSpec("asp", "add", "gzip:level=1"));
+    wanted = "there is no filter gzip on servers; there are float, zlib";
+  }
+  SUBCASE("of a value") {
+    rank.Spec("policy asp\ncombine sum:age=none,damp=none\nupdate add\nfilters zlib:level=1");
+    wanted = "only rows of tables can be filtered";
+  }
+  const std::string error = rank.link().ReceiveError();
+  CHECK_MESSAGE(error.find(wanted) != std::string::npos, error);
 }
 
 }  // namespace byteps_like::testing

@@ -1,0 +1,68 @@
+"""All filters by name, and their text form, "name:key=value,key=value". A new one is a file in this room and a row
+here; one of payloads has a native twin in server/store/filters."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from byteps_like.compression.spec import parse
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.store.filters.filter import PayloadFilter, RowFilter
+from byteps_like.store.filters.fixed_float import FixedFloat
+from byteps_like.store.filters.significant import Significant
+from byteps_like.store.filters.zlib_stream import Zlib
+
+Filter = RowFilter | PayloadFilter
+
+FILTERS: dict[str, type[Filter]] = {one.name: one for one in (Significant, FixedFloat, Zlib)}
+"""By name."""
+
+_READ = {"int": int, "float": float, "str": str}
+"""What a value is read as, by how the parameter is annotated."""
+
+
+def filter_of(wanted: Filter | str) -> Filter:
+    """The filter of that text ("zlib", "float:bytes=2", or short "float:2").
+
+    Raises InvalidArgumentError for unknown names and parameters, naming what there is, for what lacks one, and for
+    values out of bounds.
+    """
+    if isinstance(wanted, (RowFilter, PayloadFilter)):
+        return wanted
+    if not isinstance(wanted, str):
+        raise InvalidArgumentError(f"{wanted!r} is neither a filter nor the text of one, as 'float:bytes=3'")
+    try:
+        name, given = parse(_in_full(wanted))
+    except ValueError as error:
+        raise InvalidArgumentError(f"filter: {error}") from None
+    if name not in FILTERS:
+        known = "; ".join(f"{one.name} ({one.about})" for one in FILTERS.values())
+        raise InvalidArgumentError(f"there is no filter {name!r}; there are: {known}")
+    return _built(FILTERS[name], given, wanted)
+
+
+def _built(kind: Any, given: dict[str, str], text: str) -> Filter:
+    takes = inspect.signature(kind).parameters
+    unknown, missing = sorted(given.keys() - takes.keys()), [
+        one.name for one in takes.values() if one.default is one.empty and one.name not in given
+    ]  # fmt: skip
+    if unknown:
+        raise InvalidArgumentError(
+            f"{unknown[0]!r} in {text!r} is not a parameter of {kind.name}, which has {', '.join(takes) or 'none'}"
+        )
+    if missing:
+        raise InvalidArgumentError(f"{text!r} lacks {missing[0]}, as in {kind.name}:{missing[0]}=1")
+    try:
+        values = {key: _READ[str(takes[key].annotation)](value) for key, value in given.items()}
+    except ValueError as error:
+        raise InvalidArgumentError(f"filter {text!r}: {error}") from None
+    made: Filter = kind(**values)
+    return made
+
+
+def _in_full(text: str) -> str:
+    """With the name of the parameter that needs none."""
+    name, _, rest = text.partition(":")
+    kind = FILTERS.get(name.strip())
+    return f"{name}:{kind.sole}={rest}" if kind and kind.sole and rest and "=" not in rest else text

@@ -1,0 +1,56 @@
+// The payload filters of a table, one after the other, and the table of all that there are. To add one, write a .cc in
+// this folder, and a row in filters.cc.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "compression/spec.h"
+#include "server/memory.h"
+#include "server/store/filters/filter.h"
+
+namespace byteps_like {
+
+// Rows, or a payload that stands for them.
+struct Filtered {
+  ShardBuffer buffer;
+  size_t bytes = 0;
+};
+
+class Filters {
+ public:
+  // Of canonical texts with a space between each two; none at all, of an empty one. kInvalid.
+  static Result<std::shared_ptr<const Filters>> Parse(std::string_view texts);
+
+  Status Check(DType dtype) const;  // kInvalid if they can do nothing with rows of this type
+  bool empty() const { return filters_.empty(); }
+  // Whether a payload of `total` bytes may stand for rows of so many. Without filters it is those rows.
+  bool Fits(DType dtype, size_t rows, size_t total) const;
+
+  // No rows are no bytes. kCapacity. kInvalid: what has come of it is more than `most` bytes.
+  Result<Filtered> Encode(DType dtype, const Draw& draw, std::span<const std::byte> rows, size_t most,
+                          ShardMemory& memory) const;
+  // kCorrupt: it doesn't stand for rows of so many bytes; what it takes to find that out is bounded by them. kCapacity.
+  Result<Filtered> Decode(DType dtype, Filtered payload, size_t rows, ShardMemory& memory) const;
+
+ private:
+  std::vector<size_t> MostOfEach(DType dtype, size_t rows) const;
+
+  std::vector<FilterPointer> filters_;  // as rows go out
+};
+
+// Each filter's file defines one of these. Kind's constructor takes the keys from the spec.
+using FilterMaker = Result<FilterPointer> (*)(CodecSpec& spec);
+
+template <typename Kind>
+Result<FilterPointer> MadeFilter(CodecSpec& spec) {
+  auto filter = std::make_unique<const Kind>(spec);
+  const Status done = spec.Done();
+  if (!done.ok()) return done;
+  return FilterPointer(std::move(filter));
+}
+
+}  // namespace byteps_like

@@ -1,0 +1,107 @@
+"""Payload filters of servers read what their Python twins write, and the other way round; `float` to the last bit."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from byteps_like import _core
+from byteps_like.compression.codec import Draw
+from byteps_like.dtypes import DType
+from byteps_like.errors import CorruptError, InvalidArgumentError
+from byteps_like.store.filters.filter import PayloadFilter
+from byteps_like.store.filters.payloads import Payloads
+from byteps_like.store.filters.registry import filter_of
+
+FLOATS = [np.float32, np.float64]
+CHAINS = [["float:1"], ["float:2"], ["float:3"], ["zlib"], ["float:2", "zlib:6"], ["zlib", "zlib:9"]]
+
+
+class Twins:
+    def __init__(self, texts: list[str], dtype: DType) -> None:
+        filters = [filter_of(text) for text in texts]
+        self.ours = Payloads([one for one in filters if isinstance(one, PayloadFilter)], dtype)
+        self.native, self.dtype = _core.Filters(self.ours.text), dtype.value
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(CHAINS),
+    st.sampled_from(FLOATS).flatmap(lambda kind: arrays(kind, st.integers(0, 200))),
+    st.integers(0, 2**56),
+    st.integers(0, 2**32 - 1),
+)
+def test_each_reads_what_the_other_writes(texts, rows, key, number):
+    twins = Twins(texts, DType[rows.dtype.name.upper()])
+    draw = Draw(key, number, number // 7)
+    ours = twins.ours.encode(rows, draw).tobytes()
+    native = twins.native.encode(twins.dtype, draw.key, draw.round, draw.rank, rows.tobytes())
+    if "zlib" not in twins.ours.text:
+        assert ours == native
+    assert twins.native.fits(twins.dtype, rows.nbytes, len(ours))
+    found = [
+        twins.ours.decode(native, rows.size).tobytes(),
+        twins.native.decode(twins.dtype, ours, rows.nbytes),
+        twins.native.decode(twins.dtype, native, rows.nbytes),
+    ]
+    expected = twins.ours.decode(ours, rows.size).tobytes()
+    assert found == [expected] * 3
+    if texts[0].startswith("zlib"):
+        assert expected == rows.tobytes()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(CHAINS), st.binary(max_size=100), st.integers(1, 60), st.booleans())
+def test_both_refuse_what_is_no_payload(texts, junk, count, wrapped):
+    twins = Twins(texts, DType.FLOAT32)
+    payload = zlib.compress(junk) if wrapped else junk
+    answers: list[bytes | None] = []
+    for decode in (
+        lambda: twins.ours.decode(payload, count).tobytes(),
+        lambda: twins.native.decode(twins.dtype, payload, 4 * count),
+    ):
+        try:
+            answers.append(decode())
+        except CorruptError as error:
+            assert "payload" in str(error)
+            answers.append(None)
+    assert answers[0] == answers[1]
+
+
+def test_a_bomb_is_not_blown_up():
+    with pytest.raises(CorruptError, match="too many bytes"):
+        Twins(["zlib"], DType.FLOAT32).native.decode(0, zlib.compress(bytes(40_000_000), 9), 40_000)
+
+
+def test_what_a_payload_may_have():
+    """So many bytes are taken before it is known what they are."""
+    native = _core.Filters("float:bytes=1 zlib:level=1")
+    assert native.fits(0, 4000, 1008 + 13) and not native.fits(0, 4000, 1008 + 14) and native.fits(0, 4000, 1)
+    assert native.fits(0, 0, 0) and not native.fits(0, 0, 1)
+    assert _core.Filters("").fits(0, 8, 8) and not _core.Filters("").fits(0, 8, 7)
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        ("zlib:level=1 float:bytes=3", "let it be the first"),
+        ("float:bytes=4", "bytes"),
+        ("float", "bytes"),
+        ("gzip:level=1", "no filter gzip on servers"),
+        ("zlib:level=0", "level"),
+        ("zlib:level=1  zlib:level=1", "filter"),
+    ],
+)
+def test_what_cannot_be_is_refused(texts, words):
+    with pytest.raises(InvalidArgumentError, match=words):
+        _core.Filters(texts)
+
+
+def test_integers_are_not_rounded():
+    with pytest.raises(InvalidArgumentError, match="float32 and float64"):
+        _core.Filters("float:bytes=3").check(DType.INT64.value)
