@@ -80,7 +80,7 @@ class KV:
         self._terms = self._checked(terms_of(
             self._worker, _consistency(delay, consistency), update, combining_by(combine, age, damp)
         ))  # fmt: skip
-        self._filters = Filtering(filters, width, self._dtype)
+        self._filters = Filtering(filters, width, self._dtype, self._terms.update)
         self._table = self._keep()
         self._versions = Versions(self._table.declared.spec.name, len(self._table.shards.firsts))
         self._splits = RowSplits(self._table)
@@ -227,7 +227,9 @@ class KV:
         if asked:
             handle, read = self._read(asked, target, priority)
             flights.append(PartsFlight(handle, [one.shard for one in asked]))
-        return RowsFuture(flights, partial(self._pulled, asked, read, target, place), out=lambda: (split.ids, out))
+        return RowsFuture(
+            flights, partial(self._pulled, split.ids, asked, read, target, place), out=lambda: (split.ids, out)
+        )
 
     def _read(
         self, asked: Sequence[ShardRows], target: Array, priority: int | None
@@ -259,12 +261,14 @@ class KV:
         return np.empty((len(one), self._width), target.dtype)
 
     def _pulled(
-        self, asked: Sequence[ShardRows], read: Callable[[], Sequence[Array]], target: Array, place: ValueLanding,
-        found: Found,
+        self, ids: Ids, asked: Sequence[ShardRows], read: Callable[[], Sequence[Array]], target: Array,
+        place: ValueLanding, found: Found,
     ) -> None:  # fmt: skip
         for one, landed in zip(asked, read(), strict=True):
             if not np.may_share_memory(landed, target):
                 target[one.where] = landed
+        if self._filters.of_rows:
+            self._filters.incoming(KeyedRows(ids, target))
         self._versions.heard(found)
         if place.finish:
             place.finish()

@@ -14,6 +14,7 @@ Result<UpdatePointer> MakeAdam(CodecSpec& spec);
 Result<UpdatePointer> MakeAdamW(CodecSpec& spec);
 Result<UpdatePointer> MakeLars(CodecSpec& spec);
 Result<UpdatePointer> MakeLamb(CodecSpec& spec);
+Result<UpdatePointer> MakeProximal(CodecSpec& spec);
 Result<UpdatePointer> MakeFunction(CodecSpec& spec);
 
 namespace {
@@ -27,7 +28,7 @@ constexpr Row kRows[] = {
     {"none", MakeNoUpdate},     {"assign", MakeAssign},     {"add", MakeAdd},         {"sgd", MakeSgd},
     {"momentum", MakeMomentum}, {"nesterov", MakeNesterov}, {"adagrad", MakeAdagrad}, {"row_adagrad", MakeRowAdagrad},
     {"adam", MakeAdam},         {"adamw", MakeAdamW},       {"lars", MakeLars},       {"lamb", MakeLamb},
-    {"function", MakeFunction},
+    {"proximal", MakeProximal}, {"function", MakeFunction},
 };
 
 }  // namespace

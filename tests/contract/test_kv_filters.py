@@ -231,3 +231,65 @@ def test_cut_connections_cost_nothing(policy):
         made.close()
         for proxy in proxies:
             proxy.close()
+
+
+class SparseLogistic:
+    """A loss over 100,000 features with an L1 penalty, of which 99 % and more have no part in the best weights."""
+
+    FEATURES, SAMPLES, EACH, PENALTY = 100_000, 1500, 40, 1.5
+
+    def __init__(self, ranks: int) -> None:
+        draw = np.random.default_rng(5)
+        self.columns = draw.integers(0, self.FEATURES, (self.SAMPLES, self.EACH))
+        self.columns[:, :8] = draw.integers(0, 150, (self.SAMPLES, 8))  # the others are each in a sample or two
+        truth = np.zeros(self.FEATURES)
+        truth[:150] = draw.normal(size=150)
+        chance = 1 / (1 + np.exp(-truth[self.columns].sum(1)))
+        self.labels = np.where(draw.random(self.SAMPLES) < chance, 1.0, -1.0)
+        self.parts = [slice(rank, None, ranks) for rank in range(ranks)]
+
+    def margins(self, part: slice, weights: np.ndarray) -> np.ndarray:
+        return self.labels[part] * weights[self.columns[part]].sum(1)
+
+    def objective(self, weights: np.ndarray) -> float:
+        loss = np.logaddexp(0, -self.margins(slice(None), weights)).sum()
+        return float(loss + self.PENALTY * np.abs(weights).sum())
+
+    def gradient(self, part: slice, weights: np.ndarray) -> np.ndarray:
+        slopes = -self.labels[part] / (1 + np.exp(self.margins(part, weights)))
+        return np.bincount(self.columns[part].ravel(), np.repeat(slopes, self.EACH), self.FEATURES)
+
+
+def test_kkt_sends_a_tenth_of_the_bytes_to_the_same_objective():
+    made = MixedJob(makers=[native_worker, join])
+    problem, all_keys, steps = SparseLogistic(2), KV.spread(np.arange(SparseLogistic.FEATURES), 100_000), 100
+    results: dict[tuple[str, ...], tuple[float, float, int]] = {}
+
+    def train(worker: Any, filters: tuple[str, ...]) -> tuple[int, np.ndarray]:
+        part = problem.parts[worker.rank]
+        features = np.unique(problem.columns[part])
+        update = f"proximal:lr=0.02,l1={problem.PENALTY}"
+        kv = KV(f"l1 {filters}", 1, "float64", consistency="bsp", update=update, filters=filters, worker=worker)
+        weights, before = np.zeros(problem.FEATURES), worker.stats()["bytes_sent"]
+        for _ in range(steps):
+            gradient = problem.gradient(part, weights)
+            kv.push(all_keys[features], gradient[features])
+            weights[features] = kv.pull(all_keys[features]).value.ravel()
+        sent = worker.stats()["bytes_sent"] - before
+        kv.finish()
+        return sent, kv.pull(all_keys).value.ravel()
+
+    try:
+        for filters in ((), ("kkt",)):
+            found = made.everybody(lambda worker, own=filters: train(worker, own))
+            weights = found[0][1]
+            results[filters] = problem.objective(weights), sum(sent for sent, _ in found), np.count_nonzero(weights)
+    finally:
+        made.close()
+    (plain, much, count), (kept, little, _) = results[()], results[("kkt",)]
+    print(
+        f"kkt: {much} bytes to {little} ({much / little:.1f} times fewer), objective {plain:.6f} to {kept:.6f}, {count}"
+    )
+    assert plain < 0.97 * problem.objective(np.zeros(problem.FEATURES)) and 20 < count < 0.01 * problem.FEATURES
+    assert much >= 10 * little, (much, little)
+    assert abs(kept - plain) < 0.001 * plain

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from byteps_like.compression.codec import Draw
 from byteps_like.compression.spec import canonical
 from byteps_like.dtypes import DType
+from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.wire.crc32c import Buffer
 
 Payload = bytes
@@ -44,9 +45,15 @@ class RowFilter(ABC):
         """Rows will be like this. Called once. Raises InvalidArgumentError for rows that it can't filter, and where it
         is that of another KV already."""
 
+    def check(self, update: ValueUpdate) -> None:  # noqa: B027 - most don't mind
+        """Raises InvalidArgumentError if it doesn't go with what servers do with contributions."""
+
     @abstractmethod
     def outgoing(self, pushed: KeyedRows) -> KeyedRows:
         """What goes of a push; the arguments stay as they are. Never blocks."""
+
+    def incoming(self, pulled: KeyedRows) -> None:  # noqa: B027 - most don't look
+        """Sees rows that have been read."""
 
     @abstractmethod
     def rest(self) -> KeyedRows:

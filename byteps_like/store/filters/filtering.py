@@ -11,13 +11,14 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.filters.filter import KeyedRows, PayloadFilter, RowFilter, no_rows
 from byteps_like.store.filters.payloads import Payloads
 from byteps_like.store.filters.registry import Filter, filter_of
+from byteps_like.store.updates.update import ValueUpdate
 
 
 class Filtering:
-    """Thread-safe. Raises InvalidArgumentError for what are no filters of rows of this width and type, and for those
-    of rows behind those of payloads."""
+    """Thread-safe. Raises InvalidArgumentError for what are no filters of rows of this width and type, or don't go with
+    the update, and for those of rows behind those of payloads."""
 
-    def __init__(self, wanted: Sequence[Filter | str], width: int, dtype: DType) -> None:
+    def __init__(self, wanted: Sequence[Filter | str], width: int, dtype: DType, update: ValueUpdate) -> None:
         if isinstance(wanted, str):
             raise InvalidArgumentError(f"filters={wanted!r} is one text: give a list of filters, ({wanted!r},)")
         filters = [filter_of(one) for one in wanted]
@@ -29,6 +30,7 @@ class Filtering:
         self.payloads = Payloads([one for one in rest if isinstance(one, PayloadFilter)], dtype)
         self._nothing = no_rows(width, dtype)
         for one in self._rows:
+            one.check(update)
             one.begin(width, dtype)
 
     @property
@@ -46,6 +48,11 @@ class Filtering:
         for one in self._rows:
             pushed = one.outgoing(pushed)
         return pushed
+
+    def incoming(self, pulled: KeyedRows) -> None:
+        """Lets them see rows that have been read."""
+        for one in self._rows:
+            one.incoming(pulled)
 
     def rest(self) -> KeyedRows:
         """What has been kept back so far, which is not kept any longer."""

@@ -10,15 +10,17 @@ from byteps_like.compression.spec import parse
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.filters.filter import PayloadFilter, RowFilter
 from byteps_like.store.filters.fixed_float import FixedFloat
+from byteps_like.store.filters.kkt import Kkt
+from byteps_like.store.filters.noise import Noise
 from byteps_like.store.filters.significant import Significant
 from byteps_like.store.filters.zlib_stream import Zlib
 
 Filter = RowFilter | PayloadFilter
 
-FILTERS: dict[str, type[Filter]] = {one.name: one for one in (Significant, FixedFloat, Zlib)}
+FILTERS: dict[str, type[Filter]] = {one.name: one for one in (Significant, Kkt, Noise, FixedFloat, Zlib)}
 """By name."""
 
-_READ = {"int": int, "float": float, "str": str}
+_READ = {"int": int, "int | None": int, "float": float, "str": str}
 """What a value is read as, by how the parameter is annotated."""
 
 

@@ -23,6 +23,7 @@ class FunctionUpdate(ValueUpdate):
     sole: ClassVar[str] = "of"
     takes_integers: ClassVar[bool] = True
     checks_result: ClassVar[bool] = True
+    may_hold_zeros: ClassVar[bool] = True
 
     of: str = ""
 

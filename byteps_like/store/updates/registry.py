@@ -12,6 +12,7 @@ from byteps_like.store.updates.adam import Adam, AdamW
 from byteps_like.store.updates.function import FunctionUpdate
 from byteps_like.store.updates.layerwise import Lamb, Lars
 from byteps_like.store.updates.plain import Add, Assign, NoUpdate
+from byteps_like.store.updates.proximal import Proximal
 from byteps_like.store.updates.sgd import Momentum, Nesterov, Sgd
 from byteps_like.store.updates.update import ValueUpdate
 
@@ -28,6 +29,7 @@ OURS: tuple[type[ValueUpdate], ...] = (
     AdamW,
     Lars,
     Lamb,
+    Proximal,
 )
 """Those with a native twin, in the order of server/update/updates.cc."""
 

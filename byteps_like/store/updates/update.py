@@ -55,6 +55,8 @@ class ValueUpdate(ABC):
     """Whether it needs the tensor uncut, because it takes norms over all of it."""
     sole: ClassVar[str] = ""
     """The parameter that a text may give without its name, alone; "": none."""
+    may_hold_zeros: ClassVar[bool] = False
+    """Whether weights may stay zero because of a penalty, whatever gradients they have."""
     checks_result: ClassVar[bool] = False
     """Whether a version is left out where value or state come out with an infinity or a NaN."""
 

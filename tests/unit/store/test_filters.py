@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.filters.filter import KeyedRows
+from byteps_like.store.filters.kkt import Kkt
+from byteps_like.store.filters.noise import Noise
 from byteps_like.store.filters.significant import Significant
 from byteps_like.store.kv import KV
 
@@ -72,3 +74,67 @@ def test_a_filter_is_that_of_one_table():
     KV("t", filters=[one], worker=FakeTableWorker())
     with pytest.raises(InvalidArgumentError, match="one KV"):
         KV("u", filters=[one], worker=FakeTableWorker())
+
+
+def test_rows_that_are_read_as_zeros_go_with_every_third_push_only():
+    one, ids = Kkt(3), np.array([1, 5, 9], np.uint64)
+    one.begin(2, DType.FLOAT32)
+
+    def pushed() -> list[int]:
+        return one.outgoing(KeyedRows(ids, np.ones((3, 2), np.float32))).ids.tolist()
+
+    def read(*rows: tuple[float, float]) -> None:
+        one.incoming(KeyedRows(ids, np.array(rows, np.float32)))
+
+    read((0, 0), (0, 0), (0, 0))
+    assert pushed() == [1, 5, 9], "before the first push all are zeros"
+    read((0, 0), (0, 2), (0, 0))
+    assert pushed() == [5] and pushed() == [5]
+    assert pushed() == [1, 5, 9], "they are looked at again"
+    one.incoming(KeyedRows(ids[:1], np.array([[np.nan, 0]], np.float32)))
+    assert pushed() == [1, 5], "9 has not been read again, 1 has"
+    read((0, 0), (0, 0), (3, 0))
+    assert pushed() == [9]
+    assert not len(one.rest().ids), "nothing waits"
+
+
+def test_kkt_is_for_updates_that_hold_zeros():
+    with pytest.raises(InvalidArgumentError, match="proximal does, which sgd does not"):
+        KV("t", update="sgd", filters=["kkt"], worker=FakeTableWorker())
+    KV("t", update="proximal", filters=["kkt:10"], worker=FakeTableWorker())
+    with pytest.raises(InvalidArgumentError, match="every=0"):
+        Kkt(0)
+    with pytest.raises(InvalidArgumentError, match="one KV"):
+        one = Kkt()
+        for _ in range(2):
+            KV("t", update="proximal", filters=[one], worker=FakeTableWorker())
+
+
+def test_noise_is_of_its_deviation_and_can_be_repeated():
+    ids, rows = np.arange(1000, dtype=np.uint64), np.full((1000, 100), 5.0)
+    found = []
+    for seed in (1, 1, 2, None):
+        one = Noise(0.5, seed)
+        one.begin(100, DType.FLOAT64)
+        found.append(one.outgoing(KeyedRows(ids, rows)).rows - rows)
+        assert (rows == 5).all() and not len(one.rest().ids)
+    assert np.array_equal(found[0], found[1])
+    for noise in found[1:]:
+        assert abs(noise.mean()) < 4 * 0.5 / np.sqrt(noise.size) and abs(noise.std() - 0.5) < 0.005
+        kurtosis = (noise**4).mean() / noise.std() ** 4
+        assert abs(kurtosis - 3) < 0.1, "as of a normal distribution"
+    assert not np.array_equal(found[0], found[2])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("noise:0", "std="), ("noise:std=1,seed=-1", "seed=-1"), ("noise", "lacks std"), ("kkt:every=x", "filter 'kkt:")],
+)
+def test_bad_noise_and_bad_texts_are_refused(text, words):
+    with pytest.raises(InvalidArgumentError, match=words):
+        KV("t", update="proximal", filters=[text], worker=FakeTableWorker())
+
+
+def test_integers_get_no_noise():
+    with pytest.raises(InvalidArgumentError, match="noise takes float32"):
+        KV("t", 1, "int64", filters=["noise:1"], worker=FakeTableWorker())

@@ -69,6 +69,10 @@ def lamb(w: Any, g: Any, state: dict[str, Any], step: int) -> Any:
     return w - 0.01 * (w.norm() / moved.norm() if w.numel() else 1) * moved
 
 
+def proximal(w: Any, g: Any, state: dict[str, Any], step: int) -> Any:
+    return torch.nn.functional.softshrink(w - 0.01 * g, 0.01 * 0.5)
+
+
 optim = torch.optim
 CASES: dict[str, Callable[[Array, list[Array]], Array]] = {
     "none": lambda value, gradients: gradients[-1],
@@ -98,6 +102,7 @@ CASES: dict[str, Callable[[Array, list[Array]], Array]] = {
     ),
     "lars:lr=0.5,momentum=0.8,weight_decay=0.05,trust=0.01": by_rule(lars),
     "lamb:lr=0.01,beta1=0.8,beta2=0.95,eps=0.001,weight_decay=0.1": by_rule(lamb),
+    "proximal:lr=0.01,l1=0.5": by_rule(proximal),
 }
 
 
@@ -150,7 +155,7 @@ def test_state_takes_the_bytes_that_are_promised() -> None:
     }
     assert bytes_per_element == {
         "none": 0, "assign": 0, "add": 0, "sgd": 0, "momentum": 4, "nesterov": 4, "adagrad": 4, "lars": 4, "adam": 8,
-        "adamw": 8, "lamb": 8,
+        "adamw": 8, "lamb": 8, "proximal": 0,
     }  # fmt: skip
     assert update_of("row_adagrad").state_shape((10, 6)) == (1, 10)
     assert {name for name, kind in UPDATES.items() if kind.whole} == {"lars", "lamb"}
@@ -159,6 +164,7 @@ def test_state_takes_the_bytes_that_are_promised() -> None:
 @pytest.mark.parametrize("text", CASES)
 def test_a_push_may_bring_a_learning_rate(text: str) -> None:
     value, (gradient,) = drawn((6,), np.float64, 1)
+    value += np.copysign(4, value)  # so that no penalty brings any to zero
     chosen = update_of(text)
     moves = [chosen.apply(value, chosen.fresh_state(value), gradient, lr)[0] - value for lr in (None, 0.0, 0.125, 0.25)]
     if hasattr(chosen, "lr"):

@@ -29,6 +29,7 @@ const char* const kSpecs[] = {
     "adamw:beta1=0.9,beta2=0.999,eps=1e-08,lr=0.1,weight_decay=0.3",
     "lars:lr=0.1,momentum=0.9,trust=0.001,weight_decay=0.3",
     "lamb:beta1=0.9,beta2=0.999,eps=1e-06,lr=0.1,weight_decay=0.3",
+    "proximal:l1=0.3,lr=0.1",
 };
 
 // Memory that begins `shift` bytes into its allocation and ends with it: reading on is a heap overflow.
