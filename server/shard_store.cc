@@ -56,6 +56,11 @@ bool Shard::OnStoreFrame(Peer& peer, const Header& header, const std::byte* payl
     ArmStallCheck();
     return true;
   }
+  if (header.type == FrameType::kCut || header.type == FrameType::kState) {
+    store_.OnSaving(peer.rank, header, payload);
+    ArmStallCheck();
+    return true;
+  }
   if (!store_.Holds(header.key)) return false;
   switch (header.type) {
     case FrameType::kPush:
@@ -102,7 +107,7 @@ bool Shard::NextStoreValue(Peer& peer, Outgoing& next) {
 
 void Shard::CheckStoreStalls() {
   bool news = false;
-  for (const ShardStore::Wait& wait : store_.Waits()) {
+  for (const StoreWait& wait : store_.Waits()) {
     const double seconds = Now() - wait.since;
     if (seconds < world_.stall_warning && seconds < world_.stall_timeout) continue;
     char shown[32];

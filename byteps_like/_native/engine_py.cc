@@ -303,6 +303,23 @@ std::shared_ptr<KeepOperation> Call(PyEngine& self, const std::vector<uint32_t>&
   return *operation;
 }
 
+// Of each request whether it is a cut, the tensor and the partition that lead to its shard, the keys behind whose
+// contributions it goes, and what it says.
+using SavingRequests = std::vector<std::tuple<bool, uint32_t, uint32_t, std::vector<uint64_t>, nb::bytes>>;
+
+std::shared_ptr<KeepOperation> AskSaving(PyEngine& self, const SavingRequests& requests) {
+  std::vector<Engine::SavingRequest> asked;
+  for (const auto& [cut, tensor, part, behind, text] : requests)
+    asked.push_back({.type = cut ? FrameType::kCut : FrameType::kState,
+                     .tensor = tensor,
+                     .part = part,
+                     .behind = behind,
+                     .text = std::string(text.c_str(), text.size())});
+  auto operation = self.engine().Ask(asked);
+  ThrowIfFailed(operation.status());
+  return *operation;
+}
+
 std::vector<nb::bytes> Answers(const KeepOperation& operation) {
   std::vector<nb::bytes> answers;
   if (!operation.done()) return answers;
@@ -400,6 +417,8 @@ void BindEngine(nb::module_& m) {
            nb::arg("high"))
       .def("call", &Call, nb::arg("tensors"), nb::arg("text"),
            "Has servers run a function on tensors that lie together. `text`: as it travels.")
+      .def("ask_saving", &AskSaving, nb::arg("requests"),
+           "Asks servers to save or restore what they keep: (is a cut, tensor, partition, keys, payload) each.")
       .def("use_gpu", &PyEngine::UseGpu, nb::arg("gpu"), nb::arg("functions") = std::map<std::string, uint64_t>(),
            "Before the first submit with `device`; kernels by name, for those tensors that it encodes.")
       .def("add_kernels", &PyEngine::AddKernels, nb::arg("functions"), "More of them, for tensors declared later.")

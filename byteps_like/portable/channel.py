@@ -44,6 +44,8 @@ _OF_KEYS = frozenset(
         FrameType.VALUE,
         FrameType.NACK,
         FrameType.CALL,
+        FrameType.CUT,
+        FrameType.STATE,
     }
 )
 _PASSING = frozenset({Code.CLOSED, Code.PEER_LOST, Code.TIMEOUT, Code.SYSTEM})

@@ -13,9 +13,10 @@ from byteps_like.portable.pump import KeyCall, KeyCalls
 from byteps_like.portable.store_flow import StoreFlow
 from byteps_like.portable.store_lane import NOBODY, LanePull, LanePush, LaneSpec, Opened, Settled, tick
 from byteps_like.portable.transfer import memory_at
+from byteps_like.wire.frame import FrameType
 from byteps_like.wire.note import Note
 from byteps_like.worker.api import Declared, Partition
-from byteps_like.worker.keeping import KeepHandle, KeepSpec, Outcome, check_note
+from byteps_like.worker.keeping import KeepHandle, KeepSpec, Outcome, SavingRequest, check_note
 from byteps_like.worker.local import check_push_pull
 
 
@@ -106,6 +107,25 @@ def start_ticks(
 
     if parts:
         worker.use_stores(handle, [(part.server, ticks(part.key, number)) for number, part in enumerate(parts)])
+    return handle
+
+
+def ask_kept(worker: StoresWorker, requests: Sequence[SavingRequest]) -> PortableCallHandle:
+    """Starts requests about what is saved, each to one shard."""
+    handle = PortableCallHandle(requests[0].declared.spec.name, len(requests), worker)
+
+    def answered(number: int, error: BytePSLikeError | None, found: bytes) -> None:
+        handle.answer(number, error, found)
+        if handle.done():
+            worker.ended(handle)
+
+    def asks(number: int, one: SavingRequest) -> tuple[int, KeyCall]:
+        part = one.declared.partitions[one.part]
+        kind = FrameType.CUT if one.behind else FrameType.STATE
+        keys = list(one.behind) or [part.key]
+        return part.server, lambda flow: flow.ask(kind, keys, one.payload, partial(answered, number))
+
+    worker.use_stores(handle, [asks(number, one) for number, one in enumerate(requests)])
     return handle
 
 

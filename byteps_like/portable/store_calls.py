@@ -31,6 +31,8 @@ class LaneCall:
     text: bytes
     """As wire.call writes it."""
     answered: Answered
+    type: FrameType = FrameType.CALL
+    """Or CUT, STATE, which have numbers of their own."""
     clocks: list[int] = field(default_factory=list)
     """By lane, of the first contribution that it does not go behind."""
 
@@ -76,7 +78,7 @@ class StoreCalls:
         at.sent = True
         call = at.calls[0]
         header = Header(
-            FrameType.CALL, key=call.lanes[0].spec.key, round=at.number % _NUMBERS, aux=call.here, total=call.parts
+            call.type, key=call.lanes[0].spec.key, round=at.number % _NUMBERS, aux=call.here, total=call.parts
         )
         return header, call.text
 

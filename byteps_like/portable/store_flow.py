@@ -42,6 +42,8 @@ class StoreFlow:
         self._order = itertools.count()
         self._excess = 0
         self._calls = StoreCalls()
+        self._saving = StoreCalls()
+        """Requests about what is saved."""
         self._specs: dict[int, dict[bytes, int]] = {}
         """By shard, numbers of texts on the link to it."""
 
@@ -83,9 +85,18 @@ class StoreFlow:
         """Queues a call on keys of one shard that are open. See LaneCall."""
         self._calls.add(LaneCall([self._lanes[key] for key in keys], here, parts, text, answered))
 
+    def ask(self, kind: FrameType, keys: list[int], text: bytes, answered: Answered) -> None:
+        """Queues a request about what is saved, behind contributions to keys of one shard that are open."""
+        self._saving.add(LaneCall([self._lanes[key] for key in keys], 0, 0, text, answered, kind))
+
+    def _due_calls(self) -> tuple[StoreCalls, int] | None:
+        """What goes next, and to which shard."""
+        return next(((calls, at) for calls in (self._calls, self._saving) if (at := calls.due()) is not None), None)
+
     def new_link(self) -> None:
         """Nothing is known to have arrived."""
         self._calls.new_link()
+        self._saving.new_link()
         for each in (self._asking, self._turns, self._starved, self._queued, self._specs):
             each.clear()
         for lane in self._lanes.values():
@@ -95,7 +106,7 @@ class StoreFlow:
         """The priority of the frame that goes next; None: there is none."""
         while self._asking and not self._asks_first().has_question():
             del self._asking[self._asks_first().spec.key]
-        if self._asking or self._calls.due() is not None:
+        if self._asking or self._due_calls() is not None:
             return URGENT
         while self._turns:
             _, _, lane, push = self._turns[0]
@@ -110,8 +121,9 @@ class StoreFlow:
 
     def next_frame(self) -> tuple[int, Header, Buffer]:
         """Shard, header and payload of the frame that goes next; it counts as sent. Call `urgency` before."""
-        if not self._asking and (shard := self._calls.due()) is not None:
-            return shard, *self._calls.next_frame(shard)
+        if not self._asking and (due := self._due_calls()) is not None:
+            calls, shard = due
+            return shard, *calls.next_frame(shard)
         lane = self._asks_first() if self._asking else self._turns[0][2]
         if self._asking:
             del self._asking[lane.spec.key]
@@ -130,6 +142,9 @@ class StoreFlow:
         if header.type is FrameType.CALL:
             self._calls.take(lane.spec.shard, header, payload)
             return True
+        if header.type in (FrameType.CUT, FrameType.STATE):
+            self._saving.take(lane.spec.shard, header, payload)
+            return True
         self._change(lane, lambda: lane.take(header, payload))
         if header.type is FrameType.APPLIED:
             for turn in self._starved:
@@ -140,6 +155,7 @@ class StoreFlow:
     def clear(self) -> None:
         """Forgets all."""
         self._calls.clear()
+        self._saving.clear()
         for each in (self._lanes, self._tables, self._asking, self._turns, self._starved, self._queued, self._specs):
             each.clear()
 

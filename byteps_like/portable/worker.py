@@ -24,7 +24,7 @@ from byteps_like.errors import (
 )
 from byteps_like.portable.channel import ChannelOptions
 from byteps_like.portable.handle import PortableHandle
-from byteps_like.portable.keeping import PortableKept, call_kept, open_kept
+from byteps_like.portable.keeping import PortableKept, ask_kept, call_kept, open_kept
 from byteps_like.portable.pump import KeyCalls, Pump
 from byteps_like.portable.tables import PortableKeptTable, open_table
 from byteps_like.portable.transfer import Transfer, memory_at
@@ -40,7 +40,15 @@ from byteps_like.worker.api import (
     TensorSpec,
 )
 from byteps_like.worker.catalogue import Catalogue
-from byteps_like.worker.keeping import CallHandle, KeepHandle, KeepSpec, KeptTensor, check_keep, check_together
+from byteps_like.worker.keeping import (
+    CallHandle,
+    KeepHandle,
+    KeepSpec,
+    KeptTensor,
+    SavingRequest,
+    check_keep,
+    check_together,
+)
 from byteps_like.worker.local import CompletedHandle, PrivateMemory, check_feedback, check_push_pull, refuse_codec
 from byteps_like.worker.standing import Standing, Stands
 from byteps_like.worker.tables import KeptTable, TableShards, TableSpec
@@ -227,6 +235,11 @@ class PortableWorker(Stands):
         """See worker.keeping.Keeps."""
         check_together(tensors)
         return call_kept(self, tensors, text)
+
+    def ask(self, requests: Sequence[SavingRequest]) -> CallHandle:
+        """See worker.keeping.Keeps."""
+        self._raise_error()
+        return ask_kept(self, requests)
 
     def _differ(self, declared: Declared, known: KeepSpec, spec: KeepSpec) -> MismatchError:
         name = declared.spec.name

@@ -18,7 +18,8 @@ WINDOW = 32 << 20  # most bytes of contributions a worker may have unanswered
 
 _ALLOWED = frozenset(
     {FrameType.PUSH, FrameType.RESUME, FrameType.ERROR, FrameType.GOODBYE, FrameType.SPEC, FrameType.PULL,
-     FrameType.KEYS, FrameType.ROWS, FrameType.FETCH, FrameType.CLOCK, FrameType.CALL}
+     FrameType.KEYS, FrameType.ROWS, FrameType.FETCH, FrameType.CLOCK, FrameType.CALL,
+     FrameType.CUT, FrameType.STATE}
 )  # fmt: skip
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,14 +30,18 @@ from byteps_like.store.policies.bounded import Asp, Ssp
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import text_of
 from byteps_like.store.row_split import Ids, RowSplit, RowSplits, ShardRows
+from byteps_like.store.saving.checkpoint import restore, save
+from byteps_like.store.saving.keys import Savable, SavedStore
+from byteps_like.store.saving.manifest import SavedTensor
 from byteps_like.store.terms import StoreTerms, policy_for, terms_of
 from byteps_like.store.updates.plain import NoUpdate
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.store.versions import Found, Versions
 from byteps_like.wire.note import Note
+from byteps_like.wire.saving import saved_row_bytes
 from byteps_like.worker.api import Worker
 from byteps_like.worker.current import current
-from byteps_like.worker.keeping import KeepHandle
+from byteps_like.worker.keeping import KeepHandle, Keeps
 from byteps_like.worker.tables import KeepsTables, KeptTable, RangeHandle, RowsAt, TableSpec, table_tensor
 
 Start = Callable[[], RowsFuture]
@@ -86,6 +93,7 @@ class KV:
         self._splits = RowSplits(self._table)
         self._calls = InOrder()
         self._pushed = itertools.count()
+        self._gate = threading.RLock()
 
     @staticmethod
     def spread(numbers: Any, count: int) -> Ids:
@@ -181,11 +189,12 @@ class KV:
         for one, known in zip(split.shards, bases, strict=True):
             groups.setdefault((len(one) == 0, known), []).append(one.shard)
         flights: dict[bool, list[PartsFlight]] = {False: [], True: []}
-        for (is_idle, known), shards in groups.items():
-            placed = [_rows_at(split.shards[shard], rows[shard]) for shard in shards]
-            handle = self._table.push(placed, replace(note, base=known), priority=priority)
-            held.hold(handle, rows)
-            flights[is_idle].append(PartsFlight(handle, shards, known))
+        with self._gate:
+            for (is_idle, known), shards in groups.items():
+                placed = [_rows_at(split.shards[shard], rows[shard]) for shard in shards]
+                handle = self._table.push(placed, replace(note, base=known), priority=priority)
+                held.hold(handle, rows)
+                flights[is_idle].append(PartsFlight(handle, shards, known))
         return RowsFuture(flights[False], self._versions.heard, note.weight, self._worker.rank, idle=flights[True])
 
     def tick(self, *, priority: int | None = None, after: Sequence[Future] = ()) -> RowsFuture:
@@ -197,10 +206,11 @@ class KV:
         shards: dict[int, list[int]] = {}
         for shard, known in enumerate(self._versions.newest()):
             shards.setdefault(known, []).append(shard)
-        flights = [
-            PartsFlight(self._table.tick(chosen, Note(base=known), priority=priority), chosen)
-            for known, chosen in shards.items()
-        ]
+        with self._gate:
+            flights = [
+                PartsFlight(self._table.tick(chosen, Note(base=known), priority=priority), chosen)
+                for known, chosen in shards.items()
+            ]
         return RowsFuture(flights, self._versions.noticed)
 
     def pull(
@@ -297,6 +307,32 @@ class KV:
         ]
         order = np.argsort(ids)
         return ids[order], np.concatenate(rows)[order]
+
+    def checkpoint(self, path: str | os.PathLike[str]) -> int:
+        """Writes all rows, with their versions and the state of their updates, to a directory. See Store.checkpoint."""
+        self._calls.begin(lambda: RowsFuture((), lambda _: None), ()).wait()  # what waits for others has begun by now
+        with self._gate:
+            return save(self._saved(), Path(path))
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Makes the rows those of a checkpoint, from any number of ranks and servers: there are no others afterwards.
+        See Store.restore."""
+        self._calls.begin(lambda: RowsFuture((), lambda _: None), ()).wait()
+        with self._gate:
+            restore(self._saved(), Path(path))
+
+    def _saved(self) -> SavedStore:
+        _, *terms = self._terms.texts
+        kind = np.dtype(self._dtype.name.lower())
+        state = math.prod(self._terms.update.state_shape((1, self._width)))
+        saved = SavedTensor(
+            kind.name, (self._width,), "combine {}, update {}".format(*terms), is_table=True,
+            row_bytes=saved_row_bytes((self._width + state) * kind.itemsize),
+        )  # fmt: skip
+        assert isinstance(self._worker, Keeps)
+        return SavedStore(
+            self.name, self._worker, self._worker, {"rows": Savable(self._table.declared, saved, self._versions)}
+        )
 
     def _keep(self) -> KeptTable:
         if not isinstance(self._worker, KeepsTables):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,9 @@ from byteps_like.store.holding import held
 from byteps_like.store.keeper import check_change, keeper_of
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import text_of
+from byteps_like.store.saving.checkpoint import restore, save
+from byteps_like.store.saving.keys import Savable, SavedStore
+from byteps_like.store.saving.manifest import SavedTensor
 from byteps_like.store.terms import StoreTerms, policy_for, terms_of
 from byteps_like.store.unlocked import UnlockedTensor
 from byteps_like.store.updates.adagrad import RowAdagrad
@@ -99,6 +105,7 @@ class Store:
             for key, value in tensors.items()
         ]
         placed = _beside_one_another(specs) if together else specs
+        self._gate = threading.RLock()
         self._open = dict(zip(tensors, self._keep(placed, list(arrays.values())), strict=True))
 
     def change(self, consistency: Policy | str) -> None:
@@ -236,7 +243,50 @@ class Store:
         tensors = [self._tensor(name).kept.declared for name in chosen]
         for future in after:
             future.wait()
-        return call_on(keeper_of(self._terms.policy, self._worker, self.name), tensors, function, scalars)
+        with self._gate:
+            return call_on(keeper_of(self._terms.policy, self._worker, self.name), tensors, function, scalars)
+
+    def checkpoint(self, path: str | os.PathLike[str]) -> int:
+        """Writes values, the state of their updates and their versions to a directory, which all ranks reach by this
+        path. All ranks call it, each after its own pushes so far, and these are in it, unless they wait for others to
+        make a version: a contribution is in it, or it isn't, in all that it is part of. Returns the version that it
+        has: the least of all partitions'.
+
+        Blocks until it is whole on the disk; this rank's pushes and calls from other threads wait meanwhile, and nobody
+        waits for those who have come early. A checkpoint of this store that is there already stays as it is until
+        then. Raises SystemCallError (with the path) where the disk is full, MismatchError where ranks give different
+        paths, PeerLostError where one has left, and InvalidArgumentError with hogwild, whose values are your own
+        memory.
+        """
+        with self._gate:
+            return save(self._saved(), Path(path))
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Makes values, states and versions those of a checkpoint, from any number of ranks and servers. All ranks call
+        it; contributions that wait are late, and it is as if all had pulled. The ranks' own clocks go on.
+
+        Blocks until it is so on all servers. Raises MismatchError (with both texts) where the checkpoint has other
+        tensors, or another update or way of combining; CorruptError naming the file where something of it is missing,
+        cut off, or damaged: nothing is changed on any server then.
+        """
+        with self._gate:
+            restore(self._saved(), Path(path))
+
+    def _saved(self) -> SavedStore:
+        keeper = keeper_of(self._terms.policy, self._worker, self.name)
+        _, *terms = self._terms.texts
+        tensors = {
+            name: Savable(
+                one.kept.declared,
+                SavedTensor(
+                    one.kept.declared.spec.dtype.name.lower(), one.kept.declared.spec.shape,
+                    "combine {}, update {}".format(*terms),
+                ),
+                one,
+            )
+            for name, one in self._open.items()
+        }  # fmt: skip
+        return SavedStore(self.name, self._worker, keeper, tensors)
 
     def versions(self, name: str) -> tuple[int, ...]:
         """Of each partition, that which this rank has pulled last; 0 before."""
@@ -265,18 +315,20 @@ class Store:
     ) -> Future:
         self._check_shape(tensor, array)
         flights = []
-        for parts, known in tensor.by_base(tensor.parts(part), base):
-            own = Note(base=known, weight=note.weight, lr=note.lr, loss=note.loss)
-            handle = tensor.kept.push(array.ctypes.data, own, parts=parts, priority=priority)
-            held.hold(handle, array)
-            flights.append(PartsFlight(handle, parts, known))
+        with self._gate:
+            for parts, known in tensor.by_base(tensor.parts(part), base):
+                own = Note(base=known, weight=note.weight, lr=note.lr, loss=note.loss)
+                handle = tensor.kept.push(array.ctypes.data, own, parts=parts, priority=priority)
+                held.hold(handle, array)
+                flights.append(PartsFlight(handle, parts, known))
         return Future(flights, tensor.heard, note.weight, self._worker.rank)
 
     def _tick(self, tensor: _Open, priority: int | None) -> list[PartsFlight]:
-        return [
-            PartsFlight(tensor.kept.tick(Note(base=known), parts=parts, priority=priority), parts)
-            for parts, known in tensor.by_base(tensor.parts(None), None)
-        ]
+        with self._gate:
+            return [
+                PartsFlight(tensor.kept.tick(Note(base=known), parts=parts, priority=priority), parts)
+                for parts, known in tensor.by_base(tensor.parts(None), None)
+            ]
 
     def _tensor(self, name: str) -> _Open:
         if name not in self._open:

@@ -22,7 +22,16 @@ from byteps_like.store.updates.sgd import Sgd
 from byteps_like.store.updates.update import ValueUpdate, decayed, is_finite
 from byteps_like.wire.note import Applied, Note
 from byteps_like.worker.api import Declared, Worker
-from byteps_like.worker.keeping import CallHandle, KeepHandle, KeepSpec, KeptTensor, Outcome, check_keep, check_note
+from byteps_like.worker.keeping import (
+    CallHandle,
+    KeepHandle,
+    KeepSpec,
+    KeptTensor,
+    Outcome,
+    SavingRequest,
+    check_keep,
+    check_note,
+)
 
 _LINE = 64
 """Bytes of a cache line: counts of two ranks share none."""
@@ -69,6 +78,12 @@ class UnlockedValues:
         """Raises InvalidArgumentError."""
         raise InvalidArgumentError(
             f"no server has {tensors[0].spec.name!r} to run a function on: with hogwild, compute with Store.view()"
+        )
+
+    def ask(self, requests: Sequence[SavingRequest]) -> CallHandle:
+        """Raises InvalidArgumentError."""
+        raise InvalidArgumentError(
+            f"no server has {requests[0].declared.spec.name!r} to save or restore: with hogwild, save Store.view()"
         )
 
 

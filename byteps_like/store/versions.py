@@ -50,6 +50,11 @@ class Versions:
                 for part, outcome in zip(flight.parts, outcomes, strict=True):
                     self._newest[part] = max(self._newest[part], outcome.version)
 
+    def restored(self, part: int, version: int) -> None:
+        """A part was made what it was at a version: it is as if this rank had just read that."""
+        with self._lock:
+            self._pulled[part] = self._newest[part] = version
+
     def by_base(self, parts: range, base: int | None) -> list[tuple[range, int]]:
         """Runs of parts that are computed on one version: `base`, or of each the one that was read last."""
         if base is not None:

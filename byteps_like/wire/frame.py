@@ -21,6 +21,8 @@ MAX_PARTITION = 1 << 30
 MAX_TEXT = 64 << 10
 MAX_RANKS = 8 << 10
 """Bytes of the ranks of an APPLIED."""
+MAX_STATE = 1 << 20
+"""Bytes of a CUT or STATE."""
 MAX_OFFSET = 1 << 48
 DEFAULT_SEGMENT = 128 << 10
 MOST_LISTS = 1024
@@ -72,7 +74,9 @@ class FrameType(IntEnum):
     FETCH = 24
     NACK = 25
     CLOCK = 26
+    CUT = 28
     CALL = 29
+    STATE = 31
 
 
 _REFERABLE = frozenset({FrameType.PUSH, FrameType.RESULT})
@@ -90,6 +94,7 @@ _TEXTS = frozenset(
         FrameType.CALL,
     }
 )
+_SAVING = frozenset({FrameType.CUT, FrameType.STATE})
 _OF_PARTITION = _REFERABLE | {
     FrameType.RESUME, FrameType.RESUMED, FrameType.PULL, FrameType.VALUE, FrameType.KEYS, FrameType.ROWS,
     FrameType.CLOCK,
@@ -180,7 +185,9 @@ def _check_bounds(header: Header) -> None:
     by_reference = header.flags & FrameFlag.BY_REFERENCE
     if header.type is FrameType.APPLIED and header.length > MAX_RANKS:
         raise CorruptError(f"frame length {header.length} is over the limit of {MAX_RANKS} for a set of ranks")
-    if header.length and (by_reference or header.type not in _SEGMENTS | _TEXTS | {FrameType.APPLIED}):
+    if header.type in _SAVING and header.length > MAX_STATE:
+        raise CorruptError(f"frame length {header.length} is over the limit of {MAX_STATE} for a request")
+    if header.length and (by_reference or header.type not in _SEGMENTS | _TEXTS | _SAVING | {FrameType.APPLIED}):
         raise CorruptError(f"frame length {header.length} is not zero for this {header.type.name}")
     if header.type is FrameType.RESUME and header.flags & FrameFlag.ENCODED:
         if header.offset > MAX_PARTITION:

@@ -69,6 +69,19 @@ class CallHandle(KeepHandle, Protocol):
         """What has come of it at each shard that was asked (wire.call). Call it once the operation is done."""
 
 
+@dataclass(frozen=True)
+class SavingRequest:
+    """Asks a shard to save or restore what it keeps."""
+
+    declared: Declared
+    part: int
+    """Of it, the partition that leads to the shard."""
+    payload: bytes
+    """As wire.saving writes it."""
+    behind: Sequence[int] = ()
+    """A cut: the keys behind this rank's contributions to which it goes."""
+
+
 class KeptTensor(Protocol):
     """A tensor that servers keep, open on this rank. Thread-safe. What is called here first is first for each key: a
     read sees all that this rank has contributed before."""
@@ -112,6 +125,9 @@ class Keeps(Protocol):
     def call(self, tensors: Sequence[Declared], text: bytes) -> CallHandle:
         """Has servers run a function on kept tensors that lie together (`check_together`), at each shard once, after
         what this rank has contributed to them before. `text`: as wire.call writes it. Never blocks."""
+
+    def ask(self, requests: Sequence[SavingRequest]) -> CallHandle:
+        """Asks shards about what is saved, each one thing after the other. `answers` are by request. Never blocks."""
 
 
 def check_together(tensors: Sequence[Declared]) -> None:

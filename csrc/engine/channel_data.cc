@@ -463,6 +463,8 @@ void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
     case FrameType::kNack:
       return OnKept(link, header, payload);
     case FrameType::kCall:
+    case FrameType::kCut:
+    case FrameType::kState:
       if (header.view != context_.options.credentials.view) return;
       if (const Status wrong = kept_.OnAnswer(header, text()); !wrong.ok()) link.Close(wrong);
       return;

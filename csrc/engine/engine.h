@@ -115,6 +115,15 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   // Has servers run a function on tensors whose partitions lie together, after what was called before. `text`: what to
   // do (csrc/wire/call.h). Done when all of their shards have answered.
   Result<std::shared_ptr<KeepOperation>> Call(const std::vector<uint32_t>& tensors, const std::string& text);
+  // Asks shards to save or restore what they keep (csrc/wire/saving.h), each request behind all contributions to its
+  // keys that were made before, and behind the one before it to its shard. Done when all are answered.
+  struct SavingRequest {
+    FrameType type = FrameType::kState;  // or kCut
+    uint32_t tensor = 0, part = 0;       // which lead to the shard
+    std::vector<uint64_t> behind;        // keys there; none: that of the partition
+    std::string text;
+  };
+  Result<std::shared_ptr<KeepOperation>> Ask(const std::vector<SavingRequest>& requests);
 
   // Has servers keep the rows of a table, which begins empty, whose buckets the partitions of a tensor are; of each
   // shard its first partition, whose key is that of the rows there, is in `parts`. Done when all are open.

@@ -147,6 +147,39 @@ Result<std::shared_ptr<KeepOperation>> Engine::Call(const std::vector<uint32_t>&
   return operation;
 }
 
+Result<std::shared_ptr<KeepOperation>> Engine::Ask(const std::vector<SavingRequest>& requests) {
+  auto operation = std::make_shared<KeepOperation>();
+  std::vector<std::pair<Channel*, KeepCall>> asked;
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_;
+    if (closed_) return Status(Code::kClosed, "the engine is closed");
+    for (const SavingRequest& one : requests) {
+      const DeclaredTensor& tensor = tensors_.at(one.tensor);
+      if (!tensor.kept || one.part >= tensor.parts.size())
+        return Status(Code::kInvalid, "servers don't keep this tensor, or it has no such partition");
+      const Part& part = *tensor.parts[one.part];
+      KeepCall call{.type = one.type, .keys = one.behind, .text = one.text, .ticket = {operation, asked.size()}};
+      if (call.keys.empty()) call.keys.push_back(part.key);
+      asked.emplace_back(part.channel, std::move(call));
+    }
+    operation->remaining = static_cast<uint32_t>(asked.size());
+    operation->outcomes.resize(asked.size());
+    operation->answers.resize(asked.size());
+    if (!asked.empty()) operation->key = asked.front().second.keys.front();
+  }
+  context_.loop.PostOrRun([this, asked = std::move(asked)]() mutable {
+    const uint64_t order = order_++;
+    for (auto& [channel, call] : asked) {
+      call.order = order;
+      if (!channel->busy()) channel->Heard();
+      channel->kept().Ask(std::move(call));
+    }
+    silence_.Arm();
+  });
+  return operation;
+}
+
 // Under the mutex.
 Status Engine::CheckTogether(const std::vector<uint32_t>& tensors) const {
   if (tensors.empty()) return Status(Code::kInvalid, "a function is called on one tensor at least");

@@ -36,7 +36,7 @@ Status Corrupt(const char* field, uint64_t value, const char* why) {
 
 Status CheckCodes(const std::byte* in) {
   const auto type = std::to_integer<uint8_t>(in[kTypeAt]);
-  const bool unassigned = type >= kFirstUnassigned && type <= kLastUnassigned;
+  const bool unassigned = std::ranges::find(kUnassigned, type) != std::end(kUnassigned);
   if (type == 0 || type >= kFrameTypeCount || unassigned) return Corrupt("type", type, "is unknown");
   const auto dtype = std::to_integer<uint8_t>(in[kDTypeAt]);
   if (dtype >= kDTypeCount) return Corrupt("dtype", dtype, "is unknown");
@@ -129,6 +129,10 @@ Status CheckShape(const Header& header) {
   if (reference) return Corrupt("length", header.length, "is not zero in a frame by reference");
   if (header.type == FrameType::kApplied) {
     if (header.length > kMaxRanks) return Corrupt("length", header.length, "exceeds a set of ranks");
+    return {};
+  }
+  if (header.type == FrameType::kCut || header.type == FrameType::kState) {
+    if (header.length > kMaxState) return Corrupt("length", header.length, "exceeds what a request may carry");
     return {};
   }
   if (!segment && !CarriesText(header.type)) return Corrupt("length", header.length, "is not zero for this type");

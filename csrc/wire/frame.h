@@ -16,6 +16,7 @@ inline constexpr uint32_t kMaxPayload = 16u << 20;     // what one frame may car
 inline constexpr uint32_t kMaxPartition = 1u << 30;    // what one key may hold
 inline constexpr uint32_t kMaxText = 64u << 10;        // of an ERROR or WARNING
 inline constexpr uint32_t kMaxRanks = 8u << 10;        // bytes of the ranks of an APPLIED
+inline constexpr uint32_t kMaxState = 1u << 20;        // bytes of a CUT or STATE
 inline constexpr uint64_t kMaxOffset = 1ull << 48;     // a region's size, or a place in it
 inline constexpr size_t kDefaultSegment = 128u << 10;  // one wire write: what a higher priority waits for at most
 
@@ -62,12 +63,16 @@ enum class FrameType : uint8_t {
   kNack = 25,   // server -> worker: this link has no list `aux` of that CRC: `round` of a contribution (`total` 1), or
                 // request `offset` (`total` 2)
   kClock = 26,  // worker -> server: contribution `round` brings nothing but its note
+  // Of what servers save and restore (csrc/wire/saving.h): request `round` of this rank to this shard, which is
+  // answered by a frame of the same type. aux of an answer = Code.
+  kCut = 28,    // all ranks meet behind their contributions to some keys; a word of each, for all
   kCall = 29,   // worker -> server: a function is to run on what it keeps of some tensors (csrc/wire/call.h), the
                 // `round`th that this rank asks this shard for; aux = partitions of each here, total = of each in
                 // all. server -> worker: what has come of it; aux = Code
+  kState = 31,  // what a key keeps is read, or replaced
 };
-inline constexpr uint8_t kFrameTypeCount = 30;
-inline constexpr uint8_t kFirstUnassigned = 27, kLastUnassigned = 28;  // below that
+inline constexpr uint8_t kFrameTypeCount = 32;
+inline constexpr uint8_t kUnassigned[] = {27, 30};  // below that
 
 enum FrameFlag : uint8_t {
   kByReference = 1,  // the payload lies in shared memory: region `aux`, from byte `offset`, `total` bytes
@@ -131,6 +136,7 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
 //   APPLIED                   length <= kMaxRanks
 //   ERROR, WARNING, CODEC     length <= kMaxText; offset and total mean nothing
 //   SPEC, CALL                length <= kMaxText
+//   CUT, STATE                length <= kMaxState
 Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> in);
 
 }  // namespace byteps_like

@@ -105,6 +105,23 @@ void Ledger::Amend() {
   for (const StorePush& push : held_) At(push.source).base = version_;
 }
 
+void Ledger::Drop(std::vector<Settled>* events) {
+  const std::vector<StorePush> open = std::exchange(open_, {.since = open_.since}).pushes;
+  const std::vector<StorePush> held = std::exchange(held_, {});
+  for (const StorePush& push : open) Settle(push, 0, events);
+  for (const StorePush& push : held) Settle(push, 0, events);
+}
+
+void Ledger::Restore(int64_t version, double now) {
+  version_ = version;
+  open_.since = now;
+  for (SourceState& source : sources_) {
+    source.base = -1;
+    source.last = source.interval = 0;
+  }
+  LookBack();
+}
+
 // From here on.
 void Ledger::LookBack() {
   rounds_.clear();

@@ -76,6 +76,10 @@ class Ledger {
   int64_t Join(uint32_t source);  // the clock of its first push
   // A version is made of no contribution. Who waits for its own to be part of one goes on waiting.
   void Amend();
+  // What waits is late.
+  void Drop(std::vector<Settled>* events);
+  // The value was restored to that of `version`: what was computed on others, and when, is forgotten. Nothing waits.
+  void Restore(int64_t version, double now);
   // It pushes nothing until it wakes: nobody waits for it meanwhile.
   void Rest(uint32_t source, double now, std::vector<Settled>* events);
   void Wake(uint32_t source);

@@ -169,7 +169,8 @@ struct ShardStore::Rank {
   bool left = false;
 };
 
-ShardStore::ShardStore(StoreHost& host, ShardMemory& memory) : host_(host), memory_(memory), calls_(*this, memory) {}
+ShardStore::ShardStore(StoreHost& host, ShardMemory& memory)
+    : host_(host), memory_(memory), calls_(*this, memory), saving_(*this, memory) {}
 ShardStore::~ShardStore() = default;
 
 size_t ShardStore::EntryBytes() const {
@@ -182,6 +183,7 @@ void ShardStore::Reset(uint32_t ranks) {
   memory_.Refund(keys_.size() * EntryBytes());
   ranks_ = std::vector<Rank>(ranks);
   calls_.Reset(ranks);
+  saving_.Reset(ranks);
   keys_.clear();
   figures_.Clear();
   specs_.clear();
@@ -644,6 +646,7 @@ void ShardStore::FreeIfForgotten(uint64_t key) {
   keys_.erase(found);
   figures_.Close(key);
   calls_.OnChange(key);  // one that waits for it ends
+  saving_.OnFreed(key);
 }
 
 void ShardStore::OnResume(uint32_t rank, const Header& header) {
@@ -748,6 +751,7 @@ void ShardStore::OnLeft(uint32_t rank) {
     if (entry->key != nullptr && !Done(*entry, entry->key->Lose(rank, host_.Now(), &answers_), rank)) return;
     if (!ChangeIfAgreed(*entry, rank)) return;
   }
+  saving_.OnLeft(rank);
   for (const uint64_t number : numbers) FreeIfForgotten(number);
 }
 
@@ -860,6 +864,7 @@ void ShardStore::OnLinkGone(uint32_t rank) {
   if (rank >= ranks_.size()) return;
   ranks_[rank] = {.specs = {}, .sendings = {}, .under_way = {}, .left = ranks_[rank].left};
   calls_.OnLinkGone(rank);
+  saving_.OnLinkGone(rank);
   for (auto& [number, entry] : keys_) {
     entry->lists[rank].Clear();
     entry->arrivals[rank].nacked.reset();
@@ -893,16 +898,52 @@ void ShardStore::RefuseCall(uint32_t rank, uint64_t key, const std::string& what
 
 double ShardStore::CallTime() const { return host_.Now(); }
 
+// Checkpoints
+
+void ShardStore::OnSaving(uint32_t rank, const Header& header, const std::byte* payload) {
+  saving_.OnFrame(rank, header, {payload, header.length});
+}
+
+StoreKey* ShardStore::FindSaved(uint64_t key) {
+  const auto found = keys_.find(key);
+  return found == keys_.end() ? nullptr : found->second->key.get();
+}
+
+bool ShardStore::HasLeft(uint32_t rank) const { return ranks_[rank].left; }
+
+void ShardStore::RestAt(uint64_t key, uint32_t rank) {
+  Entry& entry = *keys_.at(key);
+  if (entry.key->ledger().source(rank).live) Done(entry, entry.key->Rest(rank, host_.Now(), &answers_), rank);
+}
+
+void ShardStore::WakeAt(uint64_t key, uint32_t rank) {
+  StoreKey* const saved = FindSaved(key);
+  if (saved != nullptr && saved->ledger().source(rank).resting) saved->Wake(rank);
+}
+
+void ShardStore::Restored(uint64_t key, const Status& status, std::vector<PushAnswer> answers) {
+  answers_ = std::move(answers);
+  Done(*keys_.at(key), status);
+}
+
+void ShardStore::AnswerSaving(uint32_t rank, const Header& header, const std::string& payload) {
+  host_.Answer(rank, header, payload);
+}
+
+void ShardStore::RefuseSaving(uint32_t rank, uint64_t key, const std::string& what) { Refuse(rank, key, what); }
+
+double ShardStore::SavingTime() const { return host_.Now(); }
+
 // Waits
 
 bool ShardStore::HasWaiting() const {
-  return !calls_.Waits().empty() || std::ranges::any_of(keys_, [](const auto& one) {
+  return !calls_.Waits().empty() || saving_.waits() || std::ranges::any_of(keys_, [](const auto& one) {
     const Entry& entry = *one.second;
     return !entry.readers.empty() || !entry.openers.empty() || !entry.proposers.empty() || entry.held_since;
   });
 }
 
-std::vector<ShardStore::Wait> ShardStore::Waits() const {
+std::vector<StoreWait> ShardStore::Waits() const {
   struct Longest {
     double since = 0;
     const Entry* of = nullptr;
@@ -925,7 +966,7 @@ std::vector<ShardStore::Wait> ShardStore::Waits() const {
   for (const ShardCalls::Wait& one : calls_.Waits())
     if (const auto key = keys_.find(one.key); key != keys_.end())
       waits(one.rank, one.since, *key->second, Awaited::kReading);
-  std::vector<Wait> found;
+  std::vector<StoreWait> found = saving_.Waits(contributed_);
   for (uint32_t rank = 0; rank < longest.size(); ++rank)
     if (const Longest& one = longest[rank]; one.of != nullptr)
       found.push_back({rank, one.since, Described(*one.of, rank, one.what)});

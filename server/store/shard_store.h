@@ -20,7 +20,9 @@
 #include "server/store/calls/shard_calls.h"
 #include "server/store/fetch.h"
 #include "server/store/figures.h"
+#include "server/store/saving/shard_saving.h"
 #include "server/store/store_key.h"
+#include "server/store/wait.h"
 
 namespace byteps_like {
 
@@ -39,7 +41,7 @@ class StoreHost {
   ~StoreHost() = default;
 };
 
-class ShardStore : private CalledKeys {
+class ShardStore : private CalledKeys, private SavedKeys {
  public:
   ShardStore(StoreHost& host, ShardMemory& memory);
   virtual ~ShardStore();
@@ -49,7 +51,8 @@ class ShardStore : private CalledKeys {
   bool empty() const { return keys_.empty(); }
   const StoreFigures& figures() const { return figures_; }  // which any thread may read
 
-  // Frames of a rank's link that DecodeHeader has accepted; but for a SPEC or a CALL, of a key that it holds.
+  // Frames of a rank's link that DecodeHeader has accepted; but for a SPEC, a CALL, a CUT or a STATE, of a key that it
+  // holds.
   void OnSpec(uint32_t rank, const Header& header, std::string_view text);
   std::byte* PlaceFor(uint32_t rank, const Header& header);  // of a PUSH's or ROWS' payload; nullptr: anywhere
   void OnPush(uint32_t rank, const Header& header, const std::byte* payload);
@@ -61,6 +64,7 @@ class ShardStore : private CalledKeys {
   void OnResume(uint32_t rank, const Header& header);
   void OnForget(uint32_t rank, const Header& header);
   void OnCall(uint32_t rank, const Header& header, const std::byte* payload);
+  void OnSaving(uint32_t rank, const Header& header, const std::byte* payload);  // a CUT or a STATE
 
   // The priority of the next segment for that rank; nullopt: there is none.
   std::optional<int32_t> NextPriority(uint32_t rank) const;
@@ -71,14 +75,9 @@ class ShardStore : private CalledKeys {
   void PassTime();
 
   // A rank that waits for others: for a first value, for one that it may not read yet, for what its contribution will
-  // be part of, or for another policy. And an error's text.
-  struct Wait {
-    uint32_t rank = 0;
-    double since = 0;
-    std::string text;
-  };
+  // be part of, for another policy, or for a cut.
   bool HasWaiting() const;
-  std::vector<Wait> Waits() const;  // the longest of each rank that waits
+  std::vector<StoreWait> Waits() const;  // of each rank the longest, and that for a cut
 
  private:
   struct Spec;
@@ -130,6 +129,14 @@ class ShardStore : private CalledKeys {
   void AnswerCall(uint32_t rank, const Header& header, const std::string& payload) override;
   void RefuseCall(uint32_t rank, uint64_t key, const std::string& what) override;
   double CallTime() const override;
+  StoreKey* FindSaved(uint64_t key) override;
+  bool HasLeft(uint32_t rank) const override;
+  void RestAt(uint64_t key, uint32_t rank) override;
+  void WakeAt(uint64_t key, uint32_t rank) override;
+  void Restored(uint64_t key, const Status& status, std::vector<PushAnswer> answers) override;
+  void AnswerSaving(uint32_t rank, const Header& header, const std::string& payload) override;
+  void RefuseSaving(uint32_t rank, uint64_t key, const std::string& what) override;
+  double SavingTime() const override;
   std::string Described(const Entry& entry, uint32_t rank, Awaited what) const;
   size_t EntryBytes() const;
 
@@ -140,6 +147,7 @@ class ShardStore : private CalledKeys {
   StoreFigures figures_;
   std::vector<Rank> ranks_;
   ShardCalls calls_;
+  ShardSaving saving_;
   std::vector<PushAnswer> answers_;  // of the call under way
   uint64_t order_ = 0;
   double contributed_ = 0;  // when the last contribution to any key came

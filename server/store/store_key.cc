@@ -55,7 +55,7 @@ Result<std::unique_ptr<StoreKey>> StoreKey::Make(std::shared_ptr<const StoreRule
   if (Status status = rules->CheckType(value.dtype); !status.ok()) return status;
   auto content = DenseContent::Make(*rules->update, std::move(value), memory);
   if (!content.ok()) return content.status();
-  std::unique_ptr<StoreKey> key(new StoreKey(std::move(rules), sources, now));
+  std::unique_ptr<StoreKey> key(new StoreKey(std::move(rules), sources, now, memory));
   key->dense_ = content->get();
   key->content_ = std::move(*content);
   return key;
@@ -68,7 +68,7 @@ Result<std::unique_ptr<StoreKey>> StoreKey::Make(std::shared_ptr<const StoreRule
     return Status(Code::kInvalid, "update none gives what a round has combined, which rows don't have: use another");
   auto content = RowContent::Make(*rules->update, rows.dtype, rows.width, memory);
   if (!content.ok()) return content.status();
-  std::unique_ptr<StoreKey> key(new StoreKey(std::move(rules), sources, now));
+  std::unique_ptr<StoreKey> key(new StoreKey(std::move(rules), sources, now, memory));
   key->rows_ = content->get();
   key->content_ = std::move(*content);
   return key;
@@ -124,6 +124,34 @@ Status StoreKey::Change(std::shared_ptr<const StoreRules> rules, double now, std
   std::vector<Settled> events;
   ledger_.Change(*rules_->policy, now, &events);
   return Answer(events, std::move(fresh), answers);
+}
+
+Status StoreKey::Restore(ShardBuffer value, ShardBuffer state, int64_t version, double now,
+                         std::vector<PushAnswer>* answers) {
+  if (value.size() != 0) dense_->Replace(std::move(value));
+  if (state.size() != 0) dense_->ReplaceState(std::move(state));
+  return Restored(version, now, answers);
+}
+
+Result<std::unique_ptr<RowContent>> StoreKey::FreshRows() const {
+  return RowContent::Make(*rules_->update, rows_->dtype(), rows_->width(), memory_);
+}
+
+// What waits has its places among the rows there were: it goes first.
+Status StoreKey::Restore(std::unique_ptr<RowContent> rows, int64_t version, double now,
+                         std::vector<PushAnswer>* answers) {
+  if (Status status = Restored(version, now, answers); !status.ok()) return status;
+  rows_ = rows.get();
+  content_ = std::move(rows);
+  return {};
+}
+
+Status StoreKey::Restored(int64_t version, double now, std::vector<PushAnswer>* answers) {
+  std::vector<Settled> late;
+  ledger_.Drop(&late);
+  const Status status = Answer(late, {}, answers);
+  ledger_.Restore(version, now);
+  return status;
 }
 
 void StoreKey::Heard(uint32_t source, int64_t clock) {

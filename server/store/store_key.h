@@ -84,11 +84,13 @@ class StoreKey {
   DType dtype() const { return content_->dtype(); }
   // Of rows.
   const RowContent& rows() const { return *rows_; }
+  bool of_rows() const { return dense_ == nullptr; }
   bool MayRead(uint32_t reader) const { return ledger_.MayRead(reader); }  // a live source
   // When PassTime has something to do; nullopt: not before something else happens. Asked after each call.
   std::optional<double> ReadyAt() const { return rules_->policy->ReadyAt(ledger_); }
   bool Waiting() const { return !staged_.empty(); }  // some contributions are neither in a version nor late
-  std::vector<uint32_t> Waiters() const;             // their sources
+  size_t waiting() const { return staged_.size(); }
+  std::vector<uint32_t> Waiters() const;  // their sources
   // Whether this is a repetition, of which only the answer matters. Of a source that the ledger knows.
   bool HasCome(const StorePush& push) const { return push.clock < ledger_.Clock(push.source); }
 
@@ -116,6 +118,12 @@ class StoreKey {
     ledger_.Amend();
   }
 
+  // The content and the version become those of another time: buffers as long as value and state, an empty one where
+  // that stays as it is. Contributions that wait are late.
+  Status Restore(ShardBuffer value, ShardBuffer state, int64_t version, double now, std::vector<PushAnswer>* answers);
+  Result<std::unique_ptr<RowContent>> FreshRows() const;  // none yet, of this width
+  Status Restore(std::unique_ptr<RowContent> rows, int64_t version, double now, std::vector<PushAnswer>* answers);
+
   int64_t Join(uint32_t source) { return ledger_.Join(source); }  // the clock of its first push
   // The source has had the answers to its contributions before `clock`.
   void Heard(uint32_t source, int64_t clock);
@@ -127,9 +135,10 @@ class StoreKey {
     bool is_finite;
   };
 
-  StoreKey(std::shared_ptr<const StoreRules> rules, uint32_t sources, double now)
-      : rules_(std::move(rules)), ledger_(*rules_->policy, sources, now) {}
+  StoreKey(std::shared_ptr<const StoreRules> rules, uint32_t sources, double now, ShardMemory& memory)
+      : rules_(std::move(rules)), memory_(memory), ledger_(*rules_->policy, sources, now) {}
   static Id IdOf(const StorePush& push) { return {push.source, push.clock}; }
+  Status Restored(int64_t version, double now, std::vector<PushAnswer>* answers);
   Status Check(const WholePush& whole) const;
   Status CheckRate(const WholePush& whole) const;
   Status AnswerAgain(const StorePush& push, std::vector<PushAnswer>* answers) const;
@@ -141,6 +150,7 @@ class StoreKey {
   Result<bool> Apply(int64_t version, std::span<WholePush> pushes, ShardBuffer& fresh);
 
   std::shared_ptr<const StoreRules> rules_;
+  ShardMemory& memory_;
   std::unique_ptr<StoreContent> content_;
   // The same, by its kind.
   DenseContent* dense_ = nullptr;

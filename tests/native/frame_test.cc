@@ -379,7 +379,7 @@ TEST_CASE("frame: every wrong field is refused by name") {
   CheckRefused(Mutant(0, 0, 1), "magic");
   CheckRefused(Mutant(4, 0, 1), "type");
   CheckRefused(Mutant(4, kFrameTypeCount, 1), "type");
-  for (uint8_t type = kFirstUnassigned; type <= kLastUnassigned; ++type) CheckRefused(Mutant(4, type, 1), "type");
+  for (const uint8_t type : kUnassigned) CheckRefused(Mutant(4, type, 1), "type");
   CheckRefused(Mutant(5, kDTypeCount, 1), "dtype");
   CheckRefused(Mutant(6, kOpCount, 1), "op");
   CheckRefused(Mutant(7, 64, 1), "flags");

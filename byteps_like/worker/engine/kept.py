@@ -12,7 +12,16 @@ from byteps_like.errors import DeadlineError, InvalidArgumentError, MismatchErro
 from byteps_like.wire.note import Applied, Note
 from byteps_like.worker.api import Declared
 from byteps_like.worker.engine.waiting import Describe
-from byteps_like.worker.keeping import KeepHandle, KeepSpec, KeptTensor, Outcome, check_keep, check_note, check_together
+from byteps_like.worker.keeping import (
+    KeepHandle,
+    KeepSpec,
+    KeptTensor,
+    Outcome,
+    SavingRequest,
+    check_keep,
+    check_note,
+    check_together,
+)
 from byteps_like.worker.local import check_push_pull
 
 NOBODY = 0xFFFFFFFF
@@ -91,6 +100,17 @@ class KeptTensors:
         numbers = [self._worker.begin(one, lambda _, tensor: tensor) for one in tensors]
         operation = self._worker.begin(tensors[0], lambda engine, _: engine.call(numbers, text))
         return EngineKeepHandle(self._worker, operation, tensors[0])
+
+    def ask(self, requests: Sequence[SavingRequest]) -> EngineKeepHandle:
+        """See worker.keeping.Keeps."""
+        first = requests[0].declared
+        asked = [
+            (bool(one.behind), self._worker.begin(one.declared, lambda _, tensor: tensor), one.part, list(one.behind),
+             one.payload)
+            for one in requests
+        ]  # fmt: skip
+        operation = self._worker.begin(first, lambda engine, _: engine.ask_saving(asked))
+        return EngineKeepHandle(self._worker, operation, first)
 
     def forget(self, declared: Declared) -> None:
         """Its name is not used any more."""

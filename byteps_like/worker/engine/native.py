@@ -47,7 +47,7 @@ from byteps_like.worker.engine.kept_table import EngineKeptTable, opening_of
 from byteps_like.worker.engine.moves import Moves
 from byteps_like.worker.engine.shares import Shared, shared
 from byteps_like.worker.engine.waiting import Describe, wait_for
-from byteps_like.worker.keeping import CallHandle, KeepSpec, KeptTensor
+from byteps_like.worker.keeping import CallHandle, KeepSpec, KeptTensor, SavingRequest
 from byteps_like.worker.local import CompletedHandle, check_feedback, check_push_pull
 from byteps_like.worker.standing import Standing, Stands
 from byteps_like.worker.tables import KeptTable, TableShards, TableSpec
@@ -241,6 +241,10 @@ class NativeWorker(Stands):
     def call(self, tensors: Sequence[Declared], text: bytes) -> CallHandle:
         """See worker.keeping.Keeps."""
         return self._kept.call(tensors, text)
+
+    def ask(self, requests: Sequence[SavingRequest]) -> CallHandle:
+        """See worker.keeping.Keeps."""
+        return self._kept.ask(requests)
 
     def begin(self, declared: Declared, start: Start) -> Any:
         """See worker.kept.KeepsByEngine."""

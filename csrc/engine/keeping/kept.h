@@ -45,6 +45,9 @@ class Kept {
   // Without member and view. A SPEC's text is left to the caller.
   virtual void Next(size_t segment, Outgoing& next) = 0;
 
+  // Whether all contributions from calls before `order` have been sent on this link.
+  virtual bool HasSent(uint64_t order) = 0;
+
   virtual std::byte* PlaceFor(const Header& header) = 0;  // of a VALUE's payload; kAnywhere: it is not waited for
   // kCorrupt: it makes no sense. kInvalid: the key can't be opened so; it is to be ended.
   virtual Status OnFrame(const Header& header, const std::byte* payload) = 0;

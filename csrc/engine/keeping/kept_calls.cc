@@ -21,7 +21,7 @@ void KeptCalls::Next(Outgoing& next) {
   const KeepCall& first = calls_.front();
   sent_ = true;
   next.header = {};
-  next.header.type = FrameType::kCall;
+  next.header.type = first.type;
   next.header.key = first.keys.front();
   next.header.round = number_;
   next.header.priority = std::numeric_limits<int32_t>::max();

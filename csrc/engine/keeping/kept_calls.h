@@ -1,5 +1,6 @@
-// What a worker calls on the values of one shard: one call after the other, each behind the contributions to its values
-// that were made before it, and again on a new link until it is answered. On the I/O thread.
+// What a worker asks of the values of one shard, calls of functions or requests about what is saved: one after the
+// other, each behind the contributions to its values that were made before it, and again on a new link until it is
+// answered. On the I/O thread.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +18,13 @@
 namespace byteps_like {
 
 struct KeepCall {
-  std::vector<uint64_t> keys;  // of all its tensors at this shard, at least one; the first names it
-  uint32_t here = 0;           // partitions of each tensor at this shard,
-  uint32_t parts = 0;          // and in all
-  std::string text;            // csrc/wire/call.h
-  uint64_t order = 0;          // of calls, over all keys
-  KeepTicket ticket;           // of an operation whose `answers` has a place for this one
+  FrameType type = FrameType::kCall;  // or kCut, kState, which have numbers of their own
+  std::vector<uint64_t> keys;         // of all its tensors at this shard, at least one; the first names it
+  uint32_t here = 0;                  // partitions of each tensor at this shard,
+  uint32_t parts = 0;                 // and in all
+  std::string text;                   // csrc/wire/call.h
+  uint64_t order = 0;                 // of calls, over all keys
+  KeepTicket ticket;                  // of an operation whose `answers` has a place for this one
 };
 
 class KeptCalls {

@@ -44,8 +44,7 @@ class KeptKey final : public Kept {
   const KeySpec& spec() const override { return door_.spec(); }
   uint64_t unanswered() const override { return pushes_.unanswered(); }
   bool opened() const override { return door_.opened(); }
-  // Whether all contributions from calls before `order` have been sent on this link.
-  bool HasSent(uint64_t order) {
+  bool HasSent(uint64_t order) override {
     const Pushing* const unsent = pushes_.unsent();
     return door_.open() && (unsent == nullptr || unsent->order > order);
   }

@@ -9,7 +9,8 @@ KeptKeys::KeptKeys(EngineContext& context, KeepSink& sink, std::function<void()>
     : context_(context),
       sink_(sink),
       kick_(std::move(kick)),
-      calls_([this](uint64_t key, uint64_t order) { return HasSent(key, order); }, *this) {}
+      calls_([this](uint64_t key, uint64_t order) { return HasSent(key, order); }, *this),
+      saving_([this](uint64_t key, uint64_t order) { return HasSent(key, order); }, *this) {}
 
 // What is asked for
 
@@ -80,6 +81,17 @@ void KeptKeys::Call(KeepCall call) {
   kick_();
 }
 
+void KeptKeys::Ask(KeepCall request) {
+  for (const uint64_t key : request.keys) {
+    const auto found = keys_.find(key);
+    const Status never = CheckOpened(key, found != keys_.end() && found->second.table != nullptr);
+    if (!never.ok()) return sink_.Settled(request.ticket, never, {});
+  }
+  ++under_way_;
+  saving_.Call(std::move(request));
+  kick_();
+}
+
 // For something that is under way from here on; nullptr: it has failed.
 KeptKeys::Entry* KeptKeys::Opened(uint64_t key, bool table, const KeepTicket& ticket) {
   if (const Status never = CheckOpened(key, table); !never.ok()) {
@@ -116,6 +128,7 @@ void KeptKeys::End(const Status& why) {
   starved_.clear();
   for (auto& [number, entry] : keys_) entry.kept().End(why);
   calls_.End(why);
+  saving_.End(why);
 }
 
 uint32_t KeptKeys::NumberOf(const std::string& text) {
@@ -133,6 +146,7 @@ void KeptKeys::OnNewLink() {
   starved_.clear();
   unanswered_ = lent_ = 0;
   calls_.OnNewLink();
+  saving_.OnNewLink();
   for (auto& [number, entry] : keys_) {
     entry.kept().OnNewLink();
     entry.queued = false;
@@ -147,8 +161,11 @@ void KeptKeys::Queue(Entry& entry) {
   kick_();
 }
 
+// Those of which one goes next, before all else; nullptr: none does.
+KeptCalls* KeptKeys::DueCalls() { return calls_.due() ? &calls_ : saving_.due() ? &saving_ : nullptr; }
+
 std::optional<int32_t> KeptKeys::NextPriority() {
-  if (calls_.due()) return std::numeric_limits<int32_t>::max();
+  if (DueCalls() != nullptr) return std::numeric_limits<int32_t>::max();
   while (!turns_.empty()) {
     Entry& entry = *turns_.top().entry;
     const auto begins = entry.kept().begins();
@@ -161,8 +178,8 @@ std::optional<int32_t> KeptKeys::NextPriority() {
 }
 
 void KeptKeys::Next(size_t segment, Outgoing& next) {
-  if (calls_.due()) {
-    calls_.Next(next);
+  if (KeptCalls* const due = DueCalls()) {
+    due->Next(next);
     next.header.view = context_.options.credentials.view;
     next.header.member = context_.options.member;
     return;
@@ -186,7 +203,7 @@ void KeptKeys::Next(size_t segment, Outgoing& next) {
 // A key that is not used any more has nothing to send.
 bool KeptKeys::HasSent(uint64_t key, uint64_t order) {
   const auto found = keys_.find(key);
-  return found == keys_.end() || found->second.value->HasSent(order);
+  return found == keys_.end() || found->second.kept().HasSent(order);
 }
 
 // Two of the longest at least: one is on its way while the other is applied. So a server holds no more of a rank.
@@ -228,13 +245,14 @@ Status KeptKeys::OnFrame(const Header& header, const std::byte* payload) {
   if (unanswered_ <= context_.credit_bytes) lent_ = 0;
   Queue(entry);
   if (answered != 0) Feed();
-  if (calls_.waits()) kick_();
+  if (calls_.waits() || saving_.waits()) kick_();
   return status;
 }
 
 Status KeptKeys::OnAnswer(const Header& header, std::string payload) {
-  Status status = calls_.OnAnswer(header, std::move(payload));
-  if (calls_.waits()) kick_();
+  KeptCalls& asked = header.type == FrameType::kCall ? calls_ : saving_;
+  Status status = asked.OnAnswer(header, std::move(payload));
+  if (asked.waits()) kick_();
   return status;
 }
 

@@ -34,6 +34,7 @@ class KeptKeys : private KeepSink {
   void Read(uint64_t key, KeepRead read);
   void Fetch(uint64_t key, KeepFetch fetch);
   void Call(KeepCall call);
+  void Ask(KeepCall request);   // a CUT or a STATE, of values or tables
   bool Forget(uint64_t key);    // which is not used again; false: there is none, or something is in flight
   void End(const Status& why);  // everything, and what comes later
 
@@ -44,7 +45,7 @@ class KeptKeys : private KeepSink {
   bool Holds(uint64_t key) const { return keys_.contains(key); }
   std::byte* PlaceFor(const Header& header);  // as the next, of a key that it holds
   Status OnFrame(const Header& header, const std::byte* payload);
-  Status OnAnswer(const Header& header, std::string payload);  // to a call
+  Status OnAnswer(const Header& header, std::string payload);  // to a call or a request
   bool busy() const { return under_way_ != 0; }
 
  private:
@@ -62,6 +63,7 @@ class KeptKeys : private KeepSink {
     }
   };
 
+  KeptCalls* DueCalls();
   uint32_t NumberOf(const std::string& text);
   void Open(Entry& entry, const KeySpec& spec, const std::byte* initial, KeepTicket opening);
   Entry* Opened(uint64_t key, bool table, const KeepTicket& ticket);
@@ -81,7 +83,7 @@ class KeptKeys : private KeepSink {
   std::unordered_map<uint64_t, Entry> keys_;
   std::deque<std::string> texts_;  // of specs, by number; a frame may refer to one
   std::set<uint32_t> announced_;   // of those, to the server on this link
-  KeptCalls calls_;
+  KeptCalls calls_, saving_;
   std::priority_queue<Turn> turns_;
   std::vector<Entry*> starved_;  // for credit
   size_t under_way_ = 0;         // openings, contributions and reads

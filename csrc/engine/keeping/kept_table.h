@@ -52,6 +52,10 @@ class KeptTable final : public Kept {
   const KeySpec& spec() const override { return door_.spec(); }
   uint64_t unanswered() const override { return pushes_.unanswered(); }
   bool opened() const override { return door_.opened(); }
+  bool HasSent(uint64_t order) override {
+    const Pushing* const unsent = pushes_.unsent();
+    return door_.open() && (unsent == nullptr || unsent->order > order);
+  }
   bool busy() const override { return door_.busy() || !pushes_.empty() || !fetches_.empty(); }
 
  private:

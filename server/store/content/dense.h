@@ -28,6 +28,7 @@ class DenseContent final : public StoreContent {
   size_t size() const { return bytes_; }
   // The value becomes another one, as long.
   void Replace(ShardBuffer value) { value_ = std::make_shared<ShardBuffer>(std::move(value)); }
+  void ReplaceState(ShardBuffer state) { state_ = std::move(state); }
   Status Reserve(ShardBuffer* fresh) override;
   std::optional<GradientEstimate> Estimate(std::span<const WholePush> pushes) const override;
   Result<bool> Apply(const VersionCall& call, ShardBuffer& fresh) override;

@@ -44,6 +44,16 @@ class RowTable {
       if (places()[i].slot != kNone) visit(places()[i].id, places()[i].slot);
   }
 
+  // The same, from a place on, as long as that says true. The place to go on from; 0: there is none.
+  template <typename Visit>
+  size_t VisitFrom(size_t place, const Visit& visit) const {
+    for (; place < capacity(); ++place) {
+      if (places()[place].slot == kNone) continue;
+      if (!visit(places()[place].id, places()[place].slot)) return place;
+    }
+    return 0;
+  }
+
  private:
   static constexpr size_t kLine = 64, kMostPrefetched = 1024;
   struct Place {

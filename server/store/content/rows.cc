@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/wire/bytes.h"
 #include "csrc/wire/frame.h"
 #include "server/store/combining/combining.h"
 
@@ -78,6 +79,34 @@ std::optional<RowContent::Row> RowContent::Find(uint64_t id) const {
   table_.Find({&id, 1}, &slot);
   if (slot == RowTable::kNone || HeadAt(slot).updates == 0) return std::nullopt;
   return Row{HeadAt(slot).version, HeadAt(slot).updates, ValueAt(slot), ValueAt(slot) + row_bytes_};
+}
+
+// Checkpoints
+
+uint64_t RowContent::Save(uint64_t place, size_t most, std::string* to) const {
+  const size_t begin = to->size();
+  return table_.VisitFrom(place, [&](uint64_t id, uint32_t slot) {
+    if (HeadAt(slot).updates == 0) return true;
+    if (to->size() != begin && to->size() - begin + sizeof id + table_.record_bytes() > most) return false;
+    std::byte number[sizeof id];
+    PutLittle(number, id);
+    to->append(reinterpret_cast<const char*>(number), sizeof number);
+    to->append(reinterpret_cast<const char*>(table_.At(slot)), table_.record_bytes());
+    return true;
+  });
+}
+
+Status RowContent::Restore(std::span<const std::byte> saved) {
+  const size_t size = sizeof(uint64_t) + table_.record_bytes();
+  if (saved.size() % size != 0)
+    return Status(Code::kInvalid, std::to_string(saved.size()) + " bytes are no rows of " + std::to_string(size));
+  for (; !saved.empty(); saved = saved.subspan(size)) {
+    const auto id = GetLittle<uint64_t>(saved.data());
+    uint32_t slot = RowTable::kNone;
+    if (Status status = table_.FindOrMake({&id, 1}, saved.data() + sizeof id, &slot); !status.ok()) return status;
+    std::memcpy(table_.At(slot), saved.data() + sizeof id, table_.record_bytes());
+  }
+  return {};
 }
 
 // Contributions

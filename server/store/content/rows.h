@@ -6,6 +6,8 @@
 // each row as to a tensor of its own. Twin of byteps_like/store/rows.py, to the last bit.
 #pragma once
 
+#include <string>
+
 #include "server/store/content/content.h"
 #include "server/store/content/row_table.h"
 
@@ -24,6 +26,7 @@ class RowContent final : public StoreContent {
                                                   ShardMemory& memory);
 
   size_t row_bytes() const { return row_bytes_; }
+  size_t width() const { return width_; }
 
   // Each kCapacity; kInvalid if it is more than `most` bytes.
   // All rows of `ids`.
@@ -41,6 +44,12 @@ class RowContent final : public StoreContent {
   };
   std::optional<Row> Find(uint64_t id) const;
   size_t state_bytes() const { return state_bytes_; }
+
+  // Appends rows that exist, from a place on that is 0 at first, to about `most` bytes: of each its id, then its
+  // version, its updates, its value and its state, filled up to whole words. Where to go on; 0: that is all.
+  uint64_t Save(uint64_t place, size_t most, std::string* to) const;
+  // Has these rows, as Save has written them. kInvalid; kCapacity: some may be there.
+  Status Restore(std::span<const std::byte> saved);
 
   DType dtype() const override { return dtype_; }
   size_t CountOf(const WholePush& whole) const override { return whole.rows.list->count * width_; }

@@ -1,0 +1,169 @@
+"""What is saved of a store: its keys on servers, whose they are, and requests to their shards."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from byteps_like.errors import BytePSLikeError, MismatchError, PeerLostError, from_code
+from byteps_like.store.saving.manifest import SavedTensor
+from byteps_like.store.versions import Versions
+from byteps_like.wire.saving import MAX_WORD, KeyHead, decode_heads, decode_words, encode_cut, encode_heads, heads_most
+from byteps_like.worker.api import Declared, Worker
+from byteps_like.worker.keeping import Keeps, SavingRequest
+from byteps_like.worker.tables import TableShards
+
+_MOST_KEYS = 1 << 16
+"""Of a cut, in one request."""
+
+
+@dataclass(frozen=True, eq=False)
+class SavedKey:
+    """A partition of a tensor, or a shard of a table."""
+
+    tensor: str
+    declared: Declared
+    part: int
+    number: int
+    """Of the partitions of its tensor, or of the shards of its table."""
+
+    @property
+    def key(self) -> int:
+        """Its name on servers."""
+        return self.declared.partitions[self.part].key
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its server and shard."""
+        one = self.declared.partitions[self.part]
+        return one.server, one.shard
+
+    @property
+    def offset(self) -> int:
+        """Of a dense value, in its tensor, in bytes."""
+        return self.declared.partitions[self.part].offset
+
+    @property
+    def nbytes(self) -> int:
+        """Of a dense value."""
+        return self.declared.partitions[self.part].nbytes
+
+    def asks(self, payload: bytes) -> SavingRequest:
+        """A request about it."""
+        return SavingRequest(self.declared, self.part, payload)
+
+
+@dataclass(frozen=True)
+class Savable:
+    """A tensor, or a table, that is open."""
+
+    declared: Declared
+    saved: SavedTensor
+    """As the manifest describes it, without pieces."""
+    versions: Versions
+
+    @cached_property
+    def parts(self) -> Sequence[int]:
+        """Partitions that lead to its keys."""
+        return TableShards(self.declared).firsts if self.saved.is_table else range(len(self.declared.partitions))
+
+
+@dataclass(frozen=True)
+class SavedStore:
+    """All that a Store or a KV keeps, on this rank."""
+
+    name: str
+    worker: Worker
+    keeper: Keeps
+    tensors: Mapping[str, Savable] = field(default_factory=dict)
+
+    @cached_property
+    def keys(self) -> list[SavedKey]:
+        """All of them; neighbours lie on different shards, where they can."""
+        turns: dict[tuple[int, int], int] = defaultdict(int)
+        placed: list[tuple[int, int, SavedKey]] = []
+        for name, one in self.tensors.items():
+            for number, part in enumerate(one.parts):
+                key = SavedKey(name, one.declared, part, number)
+                placed.append((turns[key.place], len(placed), key))
+                turns[key.place] += 1
+        return [key for _, _, key in sorted(placed)]
+
+    @property
+    def own(self) -> list[SavedKey]:
+        """Those that this rank saves and restores."""
+        return self.keys[self.worker.rank :: self.worker.size]
+
+    def ask(self, requests: Sequence[SavingRequest]) -> list[bytes]:
+        """The answers. Blocks. Raises the typed error of one that failed."""
+        if not requests:
+            return []
+        handle = self.keeper.ask(requests)
+        handle.wait()
+        return list(handle.answers())
+
+    def heads(self, keys: Sequence[SavedKey]) -> dict[int, KeyHead]:
+        """By key."""
+        most = heads_most(self.worker.size)
+        groups = [some[at : at + most] for some in _by_place(keys) for at in range(0, len(some), most)]
+        answers = self.ask([some[0].asks(encode_heads([one.key for one in some])) for some in groups])
+        return {
+            one.key: head
+            for some, answer in zip(groups, answers, strict=True)
+            for one, head in zip(some, decode_heads(answer), strict=True)
+        }
+
+    def meet(self, word: str) -> list[str]:
+        """Blocks until all ranks have come, each behind its contributions so far; what each has said, by rank. Raises
+        PeerLostError where one has left, and MismatchError where ranks have different keys."""
+        if not self.keys:
+            self.worker.barrier()
+            return [word]
+        said = word.encode()[:MAX_WORD]
+        requests = [
+            SavingRequest(some[0].declared, some[0].part, encode_cut(numbers, said), numbers)
+            for some, numbers in self._cuts()
+        ]
+        words = decode_words(self.ask(requests)[0])
+        left = [str(rank) for rank, one in enumerate(words) if one is None]
+        if left:
+            raise PeerLostError(
+                f"ranks {', '.join(left)} have left, and with them their part of {self.name!r}: save and restore while"
+                " all ranks are there",
+                operation="checkpoint",
+            )
+        return [one.decode(errors="ignore") for one in words if one is not None]
+
+    def _cuts(self) -> Iterator[tuple[list[SavedKey], list[int]]]:
+        """By shard, its keys, in an order that is that of all ranks."""
+        for some in _by_place(self.keys):
+            for at in range(0, len(some), _MOST_KEYS):
+                chosen = some[at : at + _MOST_KEYS]
+                yield chosen, [one.key for one in chosen]
+
+    def agree(self, what: str, error: BytePSLikeError | None = None, *, note: str = "") -> list[str]:
+        """Meets with the others; a note of each. Raises this rank's `error`, or that of another, and MismatchError
+        unless all have come to do `what`."""
+        words = self.meet(f"!{int(error.code)}\n{error}" if error is not None else f"{note}\n{what}")
+        if error is not None:
+            raise error
+        for rank, word in enumerate(words):
+            first, _, rest = word.partition("\n")
+            if first.startswith("!"):
+                raise from_code(int(first[1:]), f"rank {rank}: {rest}", rank=rank)
+            if not what.startswith(rest) or (rest != what and len(word.encode()) < MAX_WORD - 4):
+                raise MismatchError(
+                    f"{self.name!r}: the ranks disagree: rank {self.worker.rank} wants to {what}; rank {rank} to"
+                    f" {rest}",
+                    rank=self.worker.rank,
+                )
+        return [word.partition("\n")[0] for word in words]
+
+
+def _by_place(keys: Sequence[SavedKey]) -> list[list[SavedKey]]:
+    found: dict[tuple[int, int], list[SavedKey]] = {}
+    for one in keys:
+        found.setdefault(one.place, []).append(one)
+    return list(found.values())

@@ -1,0 +1,225 @@
+"""The files of a checkpoint: parts, which ranks write, and a manifest, which makes them one; it is renamed last.
+
+A directory without a manifest is no checkpoint, and what a manifest doesn't name belongs to none. `docs/how-to/
+store-checkpoints.md` describes the files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from byteps_like.errors import CorruptError, SystemCallError
+from byteps_like.wire.crc32c import Buffer, crc32c
+
+MANIFEST = "manifest.json"
+_FORMAT = "byteps_like store checkpoint"
+_LAYOUT = 1
+
+
+@dataclass(frozen=True)
+class SavedPiece:
+    """What a key kept: bytes of a part."""
+
+    file: str
+    at: int
+    """Where they begin there: the value, then the state of the update; of a table: rows."""
+    offset: int
+    """Of the value in its tensor, in bytes; 0 of a table."""
+    nbytes: int
+    """Of the value; of a table: of rows."""
+    state_bytes: int
+    """Behind the value; of a table: in each row."""
+    version: int
+    clocks: tuple[int, ...]
+    """By rank, how many of its contributions were applied, or late."""
+    crc: int
+    """CRC32C of all its bytes."""
+    waiting: int = 0
+    """Contributions that were in no version yet: the checkpoint has nothing of them."""
+
+    @property
+    def length(self) -> int:
+        """In the part."""
+        return self.nbytes + self.state_bytes
+
+
+@dataclass(frozen=True)
+class SavedTensor:
+    """A tensor, or a table."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    """Of a table: of a row."""
+    terms: str
+    """How servers kept it, but for the policy."""
+    is_table: bool = False
+    row_bytes: int = 0
+    """Of a table: of a saved row, with its id, versions and state."""
+    pieces: tuple[SavedPiece, ...] = ()
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A checkpoint."""
+
+    name: str
+    """Of the store."""
+    version: int
+    """The least of its keys."""
+    ranks: int
+    tensors: Mapping[str, SavedTensor] = field(default_factory=dict)
+
+    def files(self) -> set[str]:
+        """Its parts."""
+        return {piece.file for one in self.tensors.values() for piece in one.pieces}
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Raises SystemCallError, with the path, for what the operating system refuses within."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SystemCallError(f"{error.filename or path}: {reason}", operation="checkpoint") from error
+
+
+class SavedPartWriter:
+    """One rank's part. What is written is on the disk after `close`."""
+
+    def __init__(self, folder: Path, file: str) -> None:
+        self.file = file
+        self._path = folder / file
+        self._at = 0
+        with told(self._path):
+            self._out: BinaryIO = self._path.open("wb")
+
+    def write(self, chunks: Iterable[Buffer]) -> tuple[int, int]:
+        """Appends chunks: where they begin, and the CRC32C of all."""
+        begin, crc = self._at, 0
+        with told(self._path):
+            for chunk in chunks:
+                self._out.write(chunk)
+                crc = crc32c(chunk, crc)
+                self._at += len(chunk)
+        return begin, crc
+
+    def close(self) -> None:
+        """Raises SystemCallError where the disk is full."""
+        with told(self._path):
+            self._out.flush()
+            os.fsync(self._out.fileno())
+            self._out.close()
+
+    def drop(self) -> None:
+        """It is not wanted."""
+        with suppress(OSError):  # what could not be written is not wanted either
+            self._out.close()
+        self._path.unlink(missing_ok=True)
+
+
+def read_piece(folder: Path, piece: SavedPiece) -> memoryview:
+    """Its bytes. Raises CorruptError, naming the file, where they are not those that were written."""
+    path = folder / piece.file
+    try:
+        with path.open("rb") as part:
+            part.seek(piece.at)
+            data = part.read(piece.length)
+    except FileNotFoundError:
+        raise CorruptError(f"{path} is missing: the checkpoint can't be restored; use another") from None
+    except OSError as error:
+        raise SystemCallError(f"{path}: {error.strerror}", operation="restore") from error
+    if len(data) < piece.length:
+        raise CorruptError(f"{path} ends at byte {piece.at + len(data)}, before {piece.at + piece.length}: it was cut")
+    if crc32c(data) != piece.crc:
+        raise CorruptError(f"{path}: bytes {piece.at} to {piece.at + piece.length} fail their checksum")
+    return memoryview(data)
+
+
+def write_index(folder: Path, file: str, pieces: Mapping[str, Sequence[SavedPiece]]) -> None:
+    """What a rank has written, by tensor: rank 0 puts it into the manifest."""
+    _replace(folder / file, {name: [asdict(one) for one in some] for name, some in pieces.items()})
+
+
+def read_index(folder: Path, file: str) -> dict[str, list[SavedPiece]]:
+    """The same."""
+    found = _read(folder / file)
+    return {name: [_piece(one) for one in some] for name, some in found.items()}
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """From here on the checkpoint is there, in place of the one before."""
+    tensors = {name: asdict(one) for name, one in manifest.tensors.items()}
+    body = {"name": manifest.name, "version": manifest.version, "ranks": manifest.ranks, "tensors": tensors}
+    _replace(folder / MANIFEST, {"format": _FORMAT, "layout": _LAYOUT, "crc32c": _crc(body), **body})
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The checkpoint in a directory. Raises CorruptError where there is none, or it isn't whole."""
+    path = folder / MANIFEST
+    found = _read(path)
+    try:
+        if (found.pop("format"), found.pop("layout")) != (_FORMAT, _LAYOUT):
+            raise CorruptError(f"{path} is not the manifest of a checkpoint that this release can read")
+        if found.pop("crc32c") != _crc(found):
+            raise CorruptError(f"{path} fails its checksum")
+        tensors = {name: _tensor(one) for name, one in found["tensors"].items()}
+        return Manifest(found["name"], found["version"], found["ranks"], tensors)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptError(f"{path} is not the manifest of a checkpoint: {error}") from None
+
+
+def remove_others(folder: Path, kept: set[str], prefix: str) -> None:
+    """Parts of earlier checkpoints, or of some that were never finished."""
+    for path in folder.glob(f"{prefix}*"):
+        if path.name not in kept:
+            path.unlink(missing_ok=True)
+
+
+def _crc(body: Mapping[str, Any]) -> int:
+    return crc32c(json.dumps(body, sort_keys=True).encode())
+
+
+def _tensor(found: dict[str, Any]) -> SavedTensor:
+    pieces = tuple(_piece(one) for one in found.pop("pieces"))
+    return SavedTensor(**{**found, "shape": tuple(found["shape"])}, pieces=pieces)
+
+
+def _piece(found: dict[str, Any]) -> SavedPiece:
+    return SavedPiece(**{**found, "clocks": tuple(found["clocks"])})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise CorruptError(f"{path} is missing: there is no checkpoint, or it was never finished") from None
+    except OSError as error:
+        raise SystemCallError(f"{path}: {error.strerror}", operation="restore") from error
+    except ValueError as error:
+        raise CorruptError(f"{path} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise CorruptError(f"{path} is not the manifest of a checkpoint")
+    return found
+
+
+def _replace(path: Path, body: Mapping[str, Any]) -> None:
+    """Written whole, or not at all, whatever happens meanwhile."""
+    beside = path.with_name(path.name + ".new")
+    with told(path):
+        with beside.open("wb") as out:
+            out.write(json.dumps(body, indent=1).encode())
+            out.flush()
+            os.fsync(out.fileno())
+        beside.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -1,0 +1,27 @@
+// What the payload of a STATE asks of a key, and bounds of what it brings. Mirrored by byteps_like/wire/saving.py;
+// docs/reference/protocol.md, "Checkpoints", has the layouts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace byteps_like {
+
+inline constexpr size_t kMaxWord = 1024;           // bytes that a rank says in a CUT
+inline constexpr uint32_t kNoWord = 0xFFFFFFFF;    // in place of its length: that rank has left
+inline constexpr uint32_t kMaxSaved = 512u << 10;  // bytes of a value, of a state or of rows in a STATE
+
+// The first byte of a STATE.
+enum class StateRequest : uint8_t {
+  kHeads = 1,      // of some keys: version, bytes of state, clocks
+  kRead = 2,       // some bytes of a value or of its state, whatever the policy
+  kRows = 3,       // rows of a table from a place on
+  kClear = 4,      // what a restoration of the key has brought so far is dropped
+  kWrite = 5,      // some bytes that are to be its value or state
+  kWriteRows = 6,  // rows that it is to have
+  kCommit = 7,     // what was brought is its content from here on, of that version
+};
+
+enum class SavedPart : uint8_t { kValue = 0, kState = 1 };
+
+}  // namespace byteps_like

@@ -1,0 +1,326 @@
+#include "server/store/saving/shard_saving.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "csrc/wire/bytes.h"
+
+namespace byteps_like {
+namespace {
+
+std::string KeyText(uint64_t key) { return "store key " + std::to_string(key); }
+
+Status Invalid(const std::string& what) { return Status(Code::kInvalid, what); }
+
+// Fields of a request, one after the other.
+class Fields {
+ public:
+  explicit Fields(std::span<const std::byte> bytes) : rest_(bytes) {}
+
+  template <typename T>
+  bool Take(T* value) {
+    if (rest_.size() < sizeof(T)) return false;
+    *value = GetLittle<T>(rest_.data());
+    rest_ = rest_.subspan(sizeof(T));
+    return true;
+  }
+  std::span<const std::byte> rest() const { return rest_; }
+
+ private:
+  std::span<const std::byte> rest_;
+};
+
+template <typename T>
+void Append(std::string& to, T value) {
+  std::byte bytes[sizeof(T)];
+  PutLittle(bytes, value);
+  to.append(reinterpret_cast<const char*>(bytes), sizeof bytes);
+}
+
+Status Misfits() { return Invalid("a request about what is saved has fields missing, or too many"); }
+
+// The bytes of a part of a dense value.
+size_t BytesOf(const StoreKey& key, SavedPart part) {
+  return part == SavedPart::kValue ? key.size() : key.state().size();
+}
+
+struct Place {
+  SavedPart part{};
+  uint64_t offset = 0, bytes = 0;
+};
+
+Result<Place> PlaceOf(const StoreKey& key, uint8_t part, uint64_t offset, uint64_t bytes) {
+  if (key.of_rows()) return Invalid("it has rows, not a value");
+  const Place place{static_cast<SavedPart>(part), offset, bytes};
+  if (place.part != SavedPart::kValue && place.part != SavedPart::kState) return Invalid("it has no such part");
+  const size_t all = BytesOf(key, place.part);
+  if (bytes > kMaxSaved || offset > all || bytes > all - offset)
+    return Invalid("bytes " + std::to_string(offset) + " to " + std::to_string(offset + bytes) + " of " +
+                   std::to_string(all));
+  return place;
+}
+
+}  // namespace
+
+void ShardSaving::Reset(uint32_t ranks) {
+  ranks_ = std::vector<Rank>(ranks);
+  cuts_.clear();
+  restored_.clear();
+}
+
+void ShardSaving::OnFrame(uint32_t rank, const Header& header, std::span<const std::byte> payload) {
+  Rank& asks = ranks_[rank];
+  const bool again = asks.answered && header.round + 1 == asks.number;
+  if (again) return keys_.AnswerSaving(rank, asks.answer, asks.payload);
+  if (header.round != asks.number)
+    return keys_.RefuseSaving(
+        rank, header.key,
+        "request " + std::to_string(header.round) + " has come in place of request " + std::to_string(asks.number));
+  if (header.type == FrameType::kCut) return OnCut(rank, header, payload);
+  auto answer = Answered(payload);
+  const Status status = answer.status();
+  Answer(rank, header, status.ok() ? status : Status(status.code(), KeyText(header.key) + ": " + status.message()),
+         status.ok() ? std::move(*answer) : "");
+}
+
+// From here on it is answered so, however often it comes.
+void ShardSaving::Answer(uint32_t rank, const Header& header, const Status& status, std::string payload) {
+  Rank& asks = ranks_[rank];
+  asks.number = header.round + 1;
+  asks.answered = true;
+  asks.answer = {};
+  asks.answer.type = header.type;
+  asks.answer.key = header.key;
+  asks.answer.round = header.round;
+  asks.answer.aux = static_cast<uint32_t>(status.code());
+  asks.payload = status.ok() ? std::move(payload) : status.message();
+  keys_.AnswerSaving(rank, asks.answer, asks.payload);
+}
+
+// Cuts
+
+void ShardSaving::OnCut(uint32_t rank, const Header& header, std::span<const std::byte> payload) {
+  Fields fields(payload);
+  uint32_t count = 0;
+  if (!fields.Take(&count) || count == 0 || fields.rest().size() / sizeof(uint64_t) < count ||
+      fields.rest().size() - count * sizeof(uint64_t) > kMaxWord)
+    return keys_.RefuseSaving(rank, header.key, "a cut through no keys, or with too much to say");
+  std::vector<uint64_t> keys(count);
+  for (uint64_t& key : keys) {
+    fields.Take(&key);
+    if (keys_.FindSaved(key) == nullptr) return keys_.RefuseSaving(rank, key, "a cut through a key without a value");
+  }
+  Cut& cut = cuts_[keys.front()];
+  const auto word = fields.rest();
+  cut.comers[rank] = {{reinterpret_cast<const char*>(word.data()), word.size()}, header, keys_.SavingTime()};
+  if (cut.keys.empty()) cut.keys = keys;
+  const uint64_t first = cut.keys.front();
+  if (cut.keys != keys)
+    return Conclude(first,
+                    Status(Code::kMismatch, KeyText(first) + ": the ranks disagree: rank " + std::to_string(rank) +
+                                                " saves or restores " + std::to_string(keys.size()) +
+                                                " keys with it, others " + std::to_string(cut.keys.size()) +
+                                                " or other ones; all ranks must have the same tensors"));
+  if (MissingFor(cut).empty()) return Conclude(first, {});
+  for (const uint64_t key : keys) keys_.RestAt(key, rank);
+}
+
+std::vector<uint32_t> ShardSaving::MissingFor(const Cut& cut) const {
+  std::vector<uint32_t> missing;
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
+    if (!cut.comers.contains(rank) && !keys_.HasLeft(rank)) missing.push_back(rank);
+  return missing;
+}
+
+void ShardSaving::ConcludeIfAllAreHere(uint64_t first) {
+  const auto found = cuts_.find(first);
+  if (found != cuts_.end() && MissingFor(found->second).empty()) Conclude(first, {});
+}
+
+// All who have come go on.
+void ShardSaving::Conclude(uint64_t first, const Status& status) {
+  const Cut cut = std::move(cuts_.extract(first).mapped());
+  const std::string words = WordsOf(cut);
+  for (const auto& [rank, comer] : cut.comers)
+    for (const uint64_t key : cut.keys) keys_.WakeAt(key, rank);
+  for (const auto& [rank, comer] : cut.comers) Answer(rank, comer.header, status, words);
+}
+
+// What each rank has said, by rank.
+std::string ShardSaving::WordsOf(const Cut& cut) const {
+  std::string words;
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    const auto comer = cut.comers.find(rank);
+    Append(words, comer == cut.comers.end() ? kNoWord : static_cast<uint32_t>(comer->second.word.size()));
+    if (comer != cut.comers.end()) words += comer->second.word;
+  }
+  return words;
+}
+
+void ShardSaving::OnLinkGone(uint32_t rank) {
+  for (auto& [first, cut] : cuts_) {
+    if (!cut.comers.erase(rank)) continue;
+    for (const uint64_t key : cut.keys) keys_.WakeAt(key, rank);
+  }
+  std::erase_if(cuts_, [](const auto& one) { return one.second.comers.empty(); });
+}
+
+void ShardSaving::OnLeft(uint32_t) {
+  std::vector<uint64_t> all;
+  for (const auto& [first, cut] : cuts_) all.push_back(first);
+  for (const uint64_t first : all) ConcludeIfAllAreHere(first);
+}
+
+std::vector<StoreWait> ShardSaving::Waits(double contributed) const {
+  std::vector<StoreWait> found;
+  for (const auto& [first, cut] : cuts_) {
+    std::string missing;
+    for (const uint32_t rank : MissingFor(cut)) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+    for (const auto& [rank, comer] : cut.comers)
+      found.push_back({rank, std::max(comer.since, contributed),
+                       KeyText(first) + ": rank " + std::to_string(rank) +
+                           " waits until all ranks save or restore it; ranks that do not: " + missing});
+  }
+  return found;
+}
+
+// What keys keep
+
+Result<std::string> ShardSaving::Answered(std::span<const std::byte> payload) {
+  Fields fields(payload);
+  uint8_t what = 0;
+  uint64_t number = 0;
+  if (!fields.Take(&what)) return Misfits();
+  const auto request = static_cast<StateRequest>(what);
+  if (request == StateRequest::kHeads) return Heads(fields.rest());
+  if (!fields.Take(&number)) return Misfits();
+  StoreKey* const key = keys_.FindSaved(number);
+  if (key == nullptr) return Invalid("it has no value");
+  Status done;
+  switch (request) {
+    case StateRequest::kRead:
+      return Read(*key, fields.rest());
+    case StateRequest::kRows:
+      return Rows(*key, fields.rest());
+    case StateRequest::kClear:
+      restored_.erase(number);
+      break;
+    case StateRequest::kWrite:
+      done = Write(*key, number, fields.rest());
+      break;
+    case StateRequest::kWriteRows:
+      done = WriteRows(*key, number, fields.rest());
+      break;
+    case StateRequest::kCommit:
+      done = Commit(*key, number, fields.rest());
+      break;
+    default:
+      return Invalid("there is no such request");
+  }
+  if (!done.ok()) return done;
+  return std::string();
+}
+
+// Of each key: version, bytes of its state (of a row's, of a table), contributions that wait, and the ranks' clocks.
+Result<std::string> ShardSaving::Heads(std::span<const std::byte> keys) {
+  Fields fields(keys);
+  std::string heads;
+  for (uint64_t number = 0; fields.Take(&number);) {
+    const StoreKey* const key = keys_.FindSaved(number);
+    if (key == nullptr) return Invalid(KeyText(number) + " has no value");
+    Append(heads, key->ledger().version());
+    Append(heads, static_cast<uint64_t>(key->of_rows() ? key->rows().state_bytes() : key->state().size()));
+    Append(heads, static_cast<uint32_t>(key->waiting()));
+    Append(heads, static_cast<uint32_t>(ranks_.size()));
+    for (uint32_t rank = 0; rank < ranks_.size(); ++rank) Append(heads, key->ledger().source(rank).clock);
+    if (heads.size() > kMaxState) return Invalid("it asks for more heads than there is room for");
+  }
+  return fields.rest().empty() ? Result<std::string>(std::move(heads)) : Misfits();
+}
+
+Result<std::string> ShardSaving::Read(const StoreKey& key, std::span<const std::byte> asked) {
+  Fields fields(asked);
+  uint8_t part = 0;
+  uint64_t offset = 0, bytes = 0;
+  if (!fields.Take(&part) || !fields.Take(&offset) || !fields.Take(&bytes) || !fields.rest().empty()) return Misfits();
+  auto place = PlaceOf(key, part, offset, bytes);
+  if (!place.ok()) return place.status();
+  const std::byte* const from = place->part == SavedPart::kValue ? key.value().value->data() : key.state().data();
+  std::string found;
+  found.reserve(sizeof(uint64_t) + bytes);
+  Append(found, key.ledger().version());
+  if (bytes != 0) found.append(reinterpret_cast<const char*>(from + offset), bytes);
+  return found;
+}
+
+// From a place on, which is 0 at first: the version, where to go on (0: that is all), and ids with their records.
+Result<std::string> ShardSaving::Rows(const StoreKey& key, std::span<const std::byte> asked) {
+  Fields fields(asked);
+  uint64_t place = 0;
+  if (!fields.Take(&place) || !fields.rest().empty()) return Misfits();
+  if (!key.of_rows()) return Invalid("it has a value, not rows");
+  std::string found;
+  Append(found, key.ledger().version());
+  Append(found, uint64_t{0});
+  const uint64_t next = key.rows().Save(place, kMaxSaved, &found);
+  PutLittle(reinterpret_cast<std::byte*>(found.data()) + sizeof(uint64_t), next);
+  return found;
+}
+
+Status ShardSaving::Write(const StoreKey& key, uint64_t number, std::span<const std::byte> brought) {
+  Fields fields(brought);
+  uint8_t part = 0;
+  uint64_t offset = 0;
+  if (!fields.Take(&part) || !fields.Take(&offset)) return Misfits();
+  const auto bytes = fields.rest();
+  auto place = PlaceOf(key, part, offset, bytes.size());
+  if (!place.ok()) return place.status();
+  const bool is_value = place->part == SavedPart::kValue;
+  ShardBuffer& buffer = is_value ? restored_[number].value : restored_[number].state;
+  const size_t all = BytesOf(key, place->part);
+  if (all != 0 && buffer.size() == 0) {
+    buffer = memory_.Take(all);
+    if (buffer.size() == 0) return memory_.Exhausted();
+    if (is_value) {
+      std::memcpy(buffer.data(), key.value().value->data(), all);
+    } else {
+      std::memcpy(buffer.data(), key.state().data(), all);
+    }
+  }
+  if (!bytes.empty()) std::memcpy(buffer.data() + offset, bytes.data(), bytes.size());
+  return {};
+}
+
+Status ShardSaving::WriteRows(const StoreKey& key, uint64_t number, std::span<const std::byte> brought) {
+  if (!key.of_rows()) return Invalid("it has a value, not rows");
+  Restored& restored = restored_[number];
+  if (restored.rows == nullptr) {
+    auto rows = key.FreshRows();
+    if (!rows.ok()) return rows.status();
+    restored.rows = std::move(*rows);
+  }
+  return restored.rows->Restore(brought);
+}
+
+Status ShardSaving::Commit(StoreKey& key, uint64_t number, std::span<const std::byte> brought) {
+  Fields fields(brought);
+  int64_t version = 0;
+  if (!fields.Take(&version) || !fields.rest().empty()) return Misfits();
+  if (version < 0 || version > UINT32_MAX) return Invalid("there is no version " + std::to_string(version));
+  Restored restored = std::move(restored_[number]);
+  restored_.erase(number);
+  if (key.of_rows() && restored.rows == nullptr) {
+    auto none = key.FreshRows();
+    if (!none.ok()) return none.status();
+    restored.rows = std::move(*none);
+  }
+  std::vector<PushAnswer> answers;
+  const Status status = key.of_rows() ? key.Restore(std::move(restored.rows), version, keys_.SavingTime(), &answers)
+                                      : key.Restore(std::move(restored.value), std::move(restored.state), version,
+                                                    keys_.SavingTime(), &answers);
+  keys_.Restored(number, status, std::move(answers));
+  return status;
+}
+
+}  // namespace byteps_like

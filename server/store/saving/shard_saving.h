@@ -1,0 +1,100 @@
+// What workers save of one shard, and restore to it: all ranks meet behind their contributions to some keys (a cut),
+// then what the keys keep is read, or replaced. Each request of a rank is answered once, and again if its answer was
+// lost. On the shard's thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "csrc/base/status.h"
+#include "csrc/wire/frame.h"
+#include "csrc/wire/saving.h"
+#include "server/memory.h"
+#include "server/store/store_key.h"
+#include "server/store/wait.h"
+
+namespace byteps_like {
+
+// The store keys of the shard, and the way back to its workers.
+class SavedKeys {
+ public:
+  virtual StoreKey* FindSaved(uint64_t key) = 0;  // nullptr: there is none, or it has no value
+  virtual bool HasLeft(uint32_t rank) const = 0;
+  // Nobody waits for the rank's contributions to the key until it wakes. Each does nothing where it is so already.
+  virtual void RestAt(uint64_t key, uint32_t rank) = 0;
+  virtual void WakeAt(uint64_t key, uint32_t rank) = 0;
+  // Its content was replaced, which has brought about these answers.
+  virtual void Restored(uint64_t key, const Status& status, std::vector<PushAnswer> answers) = 0;
+  virtual void AnswerSaving(uint32_t rank, const Header& header, const std::string& payload) = 0;
+  virtual void RefuseSaving(uint32_t rank, uint64_t key, const std::string& what) = 0;  // it has broken the protocol
+  virtual double SavingTime() const = 0;                                                // seconds of any one clock
+
+ protected:
+  ~SavedKeys() = default;
+};
+
+class ShardSaving {
+ public:
+  ShardSaving(SavedKeys& keys, ShardMemory& memory) : keys_(keys), memory_(memory) {}
+
+  void Reset(uint32_t ranks);
+  void OnFrame(uint32_t rank, const Header& header, std::span<const std::byte> payload);
+  void OnLinkGone(uint32_t rank);  // it will ask again
+  void OnLeft(uint32_t rank);
+  void OnFreed(uint64_t key) { restored_.erase(key); }
+
+  bool waits() const { return !cuts_.empty(); }
+  // Ranks that have come to a cut, and wait for others: not while these still train, until `contributed`.
+  std::vector<StoreWait> Waits(double contributed) const;
+
+ private:
+  struct Rank {
+    uint32_t number = 0;  // of its next request that is new
+    bool answered = false;
+    Header answer;  // to the one before
+    std::string payload;
+  };
+  struct Comer {
+    std::string word;
+    Header header;
+    double since = 0;
+  };
+  struct Cut {
+    std::vector<uint64_t> keys;
+    std::map<uint32_t, Comer> comers;  // by rank
+  };
+  // What is to be the content of a key.
+  struct Restored {
+    ShardBuffer value, state;
+    std::unique_ptr<RowContent> rows;
+  };
+
+  void OnCut(uint32_t rank, const Header& header, std::span<const std::byte> payload);
+  void ConcludeIfAllAreHere(uint64_t first);
+  void Conclude(uint64_t first, const Status& status);
+  std::vector<uint32_t> MissingFor(const Cut& cut) const;
+  std::string WordsOf(const Cut& cut) const;
+  Result<std::string> Answered(std::span<const std::byte> payload);
+  Result<std::string> Heads(std::span<const std::byte> keys);
+  Result<std::string> Read(const StoreKey& key, std::span<const std::byte> asked);
+  Result<std::string> Rows(const StoreKey& key, std::span<const std::byte> asked);
+  Status Write(const StoreKey& key, uint64_t number, std::span<const std::byte> brought);
+  Status WriteRows(const StoreKey& key, uint64_t number, std::span<const std::byte> brought);
+  Status Commit(StoreKey& key, uint64_t number, std::span<const std::byte> brought);
+  void Answer(uint32_t rank, const Header& header, const Status& status, std::string payload);
+
+  SavedKeys& keys_;
+  ShardMemory& memory_;
+  std::vector<Rank> ranks_;
+  std::map<uint64_t, Cut> cuts_;           // by their first keys
+  std::map<uint64_t, Restored> restored_;  // by key
+};
+
+}  // namespace byteps_like
