@@ -244,6 +244,12 @@ class StoreKey(ContentKey[Values]):
         self._dense.value = value
         self.ledger.amend()
 
+    def restore(self, value: Values, state: Values, version: int, now: float) -> list[PushAnswer]:
+        """Value, state and version become those of another time, by no contribution. Those that wait are late."""
+        answers = self._answered(self.ledger.restore(version, now))
+        self._dense.value, self._dense.state = value, state
+        return answers
+
     def read(self, reader: int) -> Values | None:
         """The value, a copy; None if `reader` has to wait."""
         return self.value.copy() if self.ledger.may_read(reader) else None

@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from byteps_like.store.row_split import Ids, RowSplit, RowSplits, ShardRows
 from byteps_like.store.saving.checkpoint import restore, save
 from byteps_like.store.saving.keys import Savable, SavedStore
 from byteps_like.store.saving.manifest import SavedTensor
+from byteps_like.store.saving.memory import gather, scatter
 from byteps_like.store.terms import StoreTerms, policy_for, terms_of
 from byteps_like.store.updates.plain import NoUpdate
 from byteps_like.store.updates.update import ValueUpdate
@@ -310,16 +311,32 @@ class KV:
 
     def checkpoint(self, path: str | os.PathLike[str]) -> int:
         """Writes all rows, with their versions and the state of their updates, to a directory. See Store.checkpoint."""
-        self._calls.begin(lambda: RowsFuture((), lambda _: None), ()).wait()  # what waits for others has begun by now
+        self._begin_all()
         with self._gate:
             return save(self._saved(), Path(path))
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Makes the rows those of a checkpoint, from any number of ranks and servers: there are no others afterwards.
         See Store.restore."""
-        self._calls.begin(lambda: RowsFuture((), lambda _: None), ()).wait()
+        self._begin_all()
         with self._gate:
             restore(self._saved(), Path(path))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `checkpoint` writes, in this rank's memory. See Store.state_dict; for values alone, `pull_range`."""
+        self._begin_all()
+        with self._gate:
+            return gather(self._saved())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Makes it what `state_dict` has given, in any job. All ranks call it with the same. See `restore`."""
+        self._begin_all()
+        with self._gate:
+            scatter(self._saved(), state)
+
+    def _begin_all(self) -> None:
+        """Blocks until what waits for others has begun."""
+        self._calls.begin(lambda: RowsFuture((), lambda _: None), ()).wait()
 
     def _saved(self) -> SavedStore:
         _, *terms = self._terms.texts

@@ -146,6 +146,19 @@ class Ledger:
         for push in (*self.open.pushes.values(), *self._held):
             self.bases[push.source] = self.version
 
+    def restore(self, version: int, now: float) -> list[Event]:
+        """The value was made that of `version`: what waits is late, and when and on what others were computed is
+        forgotten. Clocks go on."""
+        waiting = [*self.open.pushes.values(), *self._held]
+        self.open, self._held = Open(now), []
+        for push in waiting:
+            self._settle(push)
+        self.version = version
+        self.paces.clear()
+        self.bases.clear()
+        self._look_back()
+        return [Late(push) for push in waiting]
+
     def _look_back(self) -> None:
         """From here on."""
         self.rounds = deque([StoreRound(self.open.since)], ROUNDS + 1)

@@ -27,6 +27,7 @@ from byteps_like.store.policies.registry import text_of
 from byteps_like.store.saving.checkpoint import restore, save
 from byteps_like.store.saving.keys import Savable, SavedStore
 from byteps_like.store.saving.manifest import SavedTensor
+from byteps_like.store.saving.memory import gather, scatter
 from byteps_like.store.terms import StoreTerms, policy_for, terms_of
 from byteps_like.store.unlocked import UnlockedTensor
 from byteps_like.store.updates.adagrad import RowAdagrad
@@ -271,6 +272,17 @@ class Store:
         """
         with self._gate:
             restore(self._saved(), Path(path))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `checkpoint` writes, of one cut, in this rank's memory: a dict of plain values and NumPy arrays; that of
+        tensor w is `["tensors"]["w"]["value"]`. All ranks call it, and each gets all of it. Raises as `checkpoint`."""
+        with self._gate:
+            return gather(self._saved())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Makes it what `state_dict` has given, in any job. All ranks call it with the same. See `restore`."""
+        with self._gate:
+            scatter(self._saved(), state)
 
     def _saved(self) -> SavedStore:
         keeper = keeper_of(self._terms.policy, self._worker, self.name)

@@ -15,7 +15,8 @@ import pytest
 
 pytest.importorskip("byteps_like._core", reason="the native core is not built")
 
-from mixed_job import DEADLINE, WORLDS, MixedJob
+from cutting_proxy import CuttingProxy
+from mixed_job import DEADLINE, WORLDS, MixedJob, portable_through
 
 from byteps_like.errors import BytePSLikeError, CorruptError, InvalidArgumentError, MismatchError, SystemCallError
 from byteps_like.store.kv import KV
@@ -268,3 +269,69 @@ def test_tables_go_on_to_the_last_bit(kind, update, tmp_path):
     with job(kind, hosts=("", "", "")) as third:
         for value in third.everybody(go_on):
             assert np.array_equal(value, found[0][1])
+
+
+def test_a_state_dict_has_all_and_gives_it_back(tmp_path):
+    keys = np.arange(50, dtype=np.uint64) * np.uint64(1 << 58)
+
+    def train(worker: Any) -> tuple[dict[str, Any], dict[str, Any], np.ndarray, np.ndarray]:
+        store = Store("s", {"w": drawn(0)}, update="adam:lr=0.01", combine="sum", worker=worker)
+        table = KV("t", 3, update="adam:lr=0.01", consistency="bsp", worker=worker)
+        for number in range(2):
+            step(store, number, worker.rank)
+            table.push(keys, drawn(number, (50, 3)) * np.float32(worker.rank == 0)).wait(DEADLINE)
+        found, rows = store.state_dict(), table.state_dict()
+        assert np.array_equal(found["tensors"]["w"]["value"], pulled(store, "w", drawn(0)))
+        assert found["version"] == rows["version"] == 2
+        for number in range(2, 4):
+            step(store, number, worker.rank)
+            table.push(keys, drawn(number, (50, 3)) * np.float32(worker.rank == 0)).wait(DEADLINE)
+        return found, rows, pulled(store, "w", drawn(0)), table.pull(keys).value
+
+    with job(partition_bytes=40_000) as first:
+        found, rows, value, pulled_rows = first.everybody(train)[0]
+
+    def go_on(worker: Any) -> None:
+        store = Store("s", {"w": drawn(5)}, update="adam:lr=0.01", combine="sum", worker=worker)
+        table = KV("t", 3, update="adam:lr=0.01", consistency="bsp", worker=worker)
+        assert "state_dict" in str(raised(lambda: store.load_state_dict({"tensors": {"w": {}}})))
+        store.load_state_dict(found)
+        table.load_state_dict(rows)
+        for number in range(2, 4):
+            step(store, number, worker.rank)
+            table.push(keys, drawn(number, (50, 3)) * np.float32(worker.rank == 0)).wait(DEADLINE)
+        assert np.array_equal(pulled(store, "w", drawn(0)), value)
+        assert np.array_equal(table.pull(keys).value, pulled_rows)
+
+    with job("mixed", 2, hosts=("",)) as second:
+        second.everybody(go_on)
+
+
+def test_links_that_break_tear_no_checkpoint(tmp_path):
+    """Requests are asked again and answered once: sums are exact, and the last checkpoint is what servers have."""
+    like = np.zeros(60_000, np.int64)
+    proxies: list[CuttingProxy] = []
+
+    def through(url: str) -> str:
+        proxies.append(CuttingProxy(url, len(proxies), cuts=6, most_bytes=1_500_000))
+        return proxies[-1].url
+
+    def train(worker: Any) -> None:
+        store = Store("s", {"w": like}, combine="sum", consistency="asp", worker=worker)
+        for number in range(4):
+            store.push("w", np.full_like(like, 1 + worker.rank))
+            assert store.checkpoint(tmp_path) == 2 * (number + 1)
+            assert set(pulled(store, "w", like)) == {3 * (number + 1)}
+            worker.barrier()
+        store.push("w", like + 1).wait(DEADLINE)
+        store.restore(tmp_path)
+        assert set(pulled(store, "w", like)) == {12} and set(store.versions("w")) == {8}
+
+    made = MixedJob(makers=[lambda config: portable_through(config, through)] * 2, partition_bytes=65_536)
+    try:
+        made.everybody(train)
+    finally:
+        made.close()
+        for proxy in proxies:
+            proxy.close()
+    assert sum(proxy.cuts_left for proxy in proxies) < 6 * len(proxies)

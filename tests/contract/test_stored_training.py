@@ -578,3 +578,31 @@ def test_ranks_may_make_different_numbers_of_steps_and_finish_with_the_same_weig
     assert torch.equal(found[0][1], found[1][1])
     assert not torch.equal(found[0][1], torch.cat([one.detach().flatten() for one in model_of().parameters()]))
     assert consistency.startswith("backup") or [left_out for left_out, _ in found] == [0, 0]
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam"])
+def test_a_checkpoint_has_weights_and_moments(runtimes, name, tmp_path):
+    """Steps after it are, to the last bit, the same after it was restored."""
+
+    def body(rank: int) -> None:
+        model = model_of()
+        optimizer = bps.DistributedOptimizer(
+            OPTIMIZERS[name](model.parameters()), named_parameters=model.named_parameters(), consistency=ALL
+        )
+
+        def train(first: int) -> list[torch.Tensor]:
+            for step in range(first, first + 3):
+                optimizer.zero_grad()
+                loss_of(model, rank, step).backward()
+                optimizer.step()
+            return weights(model)
+
+        saved = train(0)
+        assert optimizer.checkpoint(tmp_path) == 3
+        after = train(3)
+        optimizer.restore(tmp_path)
+        assert all(torch.equal(*pair) for pair in zip(weights(model), saved, strict=True))
+        assert optimizer.version == 3
+        assert all(torch.equal(*pair) for pair in zip(train(3), after, strict=True))
+
+    everywhere(runtimes, body)

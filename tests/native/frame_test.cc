@@ -313,6 +313,30 @@ std::vector<Golden> Goldens() {
   all.push_back({"the answer that it can't be", call,
                  "42504c321d000000030000000100000001000200000000000700000000000000"
                  "00000000000000000900000009000000839206e30100000000000000d1e394a5"});
+  Header cut;
+  cut.type = FrameType::kCut;
+  cut.view = 3;
+  cut.member = 1;
+  cut.key = 0x20001;
+  cut.round = 5;
+  cut.priority = std::numeric_limits<int32_t>::max();
+  cut.length = 9;
+  cut.payload_crc = 0xE3069283;
+  all.push_back({"a rank that has come to a cut", cut,
+                 "42504c321c0000000300000001000000010002000000000005000000ffffff7f"
+                 "00000000000000000900000000000000839206e30000000000000000601af64a"});
+  Header state;
+  state.type = FrameType::kState;
+  state.view = 3;
+  state.member = 1;
+  state.key = 0x20001;
+  state.round = 6;
+  state.length = 9;
+  state.payload_crc = 0xE3069283;
+  state.aux = 1;
+  all.push_back({"the answer to a request that makes no sense", state,
+                 "42504c321f000000030000000100000001000200000000000600000000000000"
+                 "00000000000000000900000000000000839206e30100000000000000b5b7c8d4"});
   return all;
 }
 
@@ -402,6 +426,12 @@ TEST_CASE("frame: every wrong field is refused by name") {
   text.type = FrameType::kWarning;
   text.length = kMaxText + 1;
   CheckRefused(Encode(text), "length");
+  for (const FrameType type : {FrameType::kCut, FrameType::kState}) {
+    text.type = type;
+    text.length = kMaxState + 1;
+    CheckRefused(Encode(text), "length");
+  }
+  text.type = FrameType::kWarning;
   text.length = 0;
   text.flags = kByReference;
   CheckRefused(Encode(text), "flags");

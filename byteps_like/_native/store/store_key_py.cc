@@ -86,6 +86,11 @@ class PyKey {
   }
   void Wake(uint32_t source) { key_->Wake(source); }
   void Replace(const ValueSource& value) { key_->Replace(Copied(value)); }
+  Answers Restore(const ValueSource& value, const ValueSource& state, int64_t version, double now) {
+    std::vector<PushAnswer> answers;
+    ThrowIfFailed(key_->Restore(Copied(value), Copied(state), version, now, &answers));
+    return Listed(answers);
+  }
   int64_t Join(uint32_t source) { return key_->Join(source); }
   void Heard(uint32_t source, int64_t clock) { key_->Heard(source, clock); }
   bool MayRead(uint32_t reader) const { return key_->MayRead(reader); }
@@ -234,6 +239,7 @@ void BindStoreKey(nb::module_& m) {
       .def("push", &PyStoreKey::Push, "push"_a, "gradient"_a.none(), "now"_a, "lr"_a = nb::none(),
            "`push`: source, clock, base, weight. `gradient`: None of one that is idle.")
       .def("replace", &PyStoreKey::Replace, "value"_a)
+      .def("restore", &PyStoreKey::Restore, "value"_a, "state"_a, "version"_a, "now"_a)
       .def("value", &PyStoreKey::Value, "The version in force, and an array of it that stays as it is.")
       .def("state", &PyStoreKey::State);
   PyKey::Bind(dense);

@@ -143,7 +143,7 @@ def restore(store: SavedStore, folder: Path) -> None:
     """Puts a checkpoint on the servers. See Store.restore."""
     try:
         manifest = read_manifest(folder)
-        _check(store, manifest, folder)
+        check(store, manifest, str(folder))
     except BytePSLikeError as error:
         store.agree(f"restore {folder}", error)
         raise
@@ -166,14 +166,14 @@ def put(store: SavedStore, manifest: Manifest, read: ReadPiece, what: str) -> No
         store.tensors[one.tensor].versions.restored(one.number, _version(manifest, one))
 
 
-def _check(store: SavedStore, manifest: Manifest, folder: Path) -> None:
+def check(store: SavedStore, manifest: Manifest, where: str) -> None:
     """Raises MismatchError where the checkpoint is of something else."""
     here = {name: one.saved for name, one in store.tensors.items()}
     for name in dict.fromkeys([*here, *manifest.tensors]):
         texts = [_text(some.get(name)) for some in (manifest.tensors, here)]
         if texts[0] != texts[1]:
             raise MismatchError(
-                f"{folder} has {name!r} as {texts[0]}, but {store.name!r} of this job as {texts[1]}", key=name
+                f"{where} has {name!r} as {texts[0]}, but {store.name!r} of this job as {texts[1]}", key=name
             )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -81,6 +83,19 @@ class StoredOptimizerMixin(DistributedTwin):
         steps; blocks until all have. Raises InvalidArgumentError for one that can't be, and within a step."""
         self._distribution.check_between_steps()
         self._distribution.change(policy_of(consistency, _runtime.current().worker.size))
+
+    def checkpoint(self, path: str | os.PathLike[str]) -> int:
+        """Writes the weights that servers keep, and the state of their updates, to directories in `path`; the version.
+        All ranks call it, between two steps. What ranks keep is not in it: gradients, and the state of an optimizer
+        that they apply, which `state_dict()` has. See Store.checkpoint."""
+        self._distribution.check_between_steps()
+        return self._distribution.checkpoint(Path(path))
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Gives servers a checkpoint of the same parameters, from any number of ranks and servers, and lands the
+        weights. All ranks call it, between two steps. See Store.restore."""
+        self._distribution.check_between_steps()
+        self._distribution.restore(Path(path))
 
     def finish(self) -> None:
         """Training is over on this rank: lands the weights that all ranks have made, every contribution counted.

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -68,6 +69,15 @@ class Pushes(ABC):
         """Blocks until the weights that servers have now have landed."""
         self._weights.open()
         self._land([parameter for _, parameter in self._trained()])
+
+    def checkpoint(self, folder: Path) -> int:
+        """Writes what servers keep of the weights; the version. Blocks until all ranks have called it."""
+        return self._weights.checkpoint(folder)
+
+    def restore(self, folder: Path) -> None:
+        """The same back; then it lands."""
+        self._weights.restore(folder)
+        self.pull()
 
     def version(self) -> int:
         """Of what landed last: the oldest of the parameters'."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,6 +73,23 @@ class KeptWeights:
         """This rank contributes no more. Blocks until that is so of all; raises as Store.change."""
         self.open()
         self._wait_for(Store.start_finish)
+
+    def checkpoint(self, folder: Path) -> int:
+        """Writes what servers keep of them, each store to a directory of its own; the version. See Store.checkpoint."""
+        self.open()
+        return min((store.checkpoint(folder / str(number)) for number, store in self._numbered()), default=0)
+
+    def restore(self, folder: Path) -> None:
+        """The same back; nothing has landed then. See Store.restore."""
+        self.open()
+        for read in self._reads.values():
+            read.future.wait()
+        self._reads.clear()
+        for number, store in self._numbered():
+            store.restore(folder / str(number))
+
+    def _numbered(self) -> Iterator[tuple[int, Store]]:
+        return enumerate(dict.fromkeys(self._stores.values()))
 
     def _wait_for(self, start: Callable[[Store], list[KeepHandle]]) -> None:
         """Of all stores at once, since ranks that wait for one must not keep others waiting for the next."""

@@ -406,3 +406,32 @@ def test_who_waits_goes_on_waiting_when_a_value_is_replaced(text: str) -> None:
         assert key.ledger.version == version + 1 and np.array_equal(key.value, value)
         after = look()
         assert after == before
+
+
+@pytest.mark.parametrize("text", ["bsp", "k_of_n:k=2,late=next", "backup:b=1", "ssp:s=1", "dssp:lo=1,hi=3", "asp"])
+@pytest.mark.parametrize("seed", range(5))
+def test_twins_agree_when_a_value_is_restored(text: str, seed: int) -> None:
+    """To one that was saved before: what waits then is late, clocks go on, steps count from there."""
+    random, draw, policy = Random(seed), np.random.default_rng(seed), policy_of(text, 3)
+    key = StoreKey(np.zeros(4, np.float32), policy, range(3), update_of("adam:lr=0.1"), Weighed("sum"))
+    native = native_of(key)
+    saved = key.value.copy(), key.state.copy(), 0
+    for time in range(60):
+        source = random.randrange(3)
+        push = Contribution(source, key.ledger.clock(source), key.ledger.version)
+        gradient = draw.standard_normal(4).astype(np.float32)
+        answers = native.push((push.source, push.clock, push.base, 1.0), gradient, float(time))
+        assert answers == listed(key.push(push, gradient, float(time)))
+        if random.random() < 0.1:
+            saved = key.value.copy(), key.state.copy(), key.ledger.version
+        if random.random() < 0.15:
+            clocks = [key.ledger.clock(one) for one in range(3)]
+            late = key.restore(*(one.copy() for one in saved[:2]), saved[2], float(time))
+            assert native.restore(*saved, float(time)) == listed(late)
+            assert {one.applied for one in late} <= {Applied.LATE}
+            assert (key.ledger.version, clocks) == (saved[2], [key.ledger.clock(one) for one in range(3)])
+        version, value = native.value()
+        assert version == key.ledger.version and bits(value) == bits(key.value)
+        assert bits(native.state()) == bits(key.state)
+        for one in range(3):
+            assert native.may_read(one) == key.ledger.may_read(one)
