@@ -246,7 +246,8 @@ class StoreKey(ContentKey[Values]):
 
     def restore(self, value: Values, state: Values, version: int, now: float) -> list[PushAnswer]:
         """Value, state and version become those of another time, by no contribution. Those that wait are late."""
-        answers = self._answered(self.ledger.restore(version, now))
+        answers = self._answered(self.ledger.drop())
+        self.ledger.restore(version, now)
         self._dense.value, self._dense.state = value, state
         return answers
 

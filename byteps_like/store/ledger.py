@@ -146,18 +146,22 @@ class Ledger:
         for push in (*self.open.pushes.values(), *self._held):
             self.bases[push.source] = self.version
 
-    def restore(self, version: int, now: float) -> list[Event]:
-        """The value was made that of `version`: what waits is late, and when and on what others were computed is
-        forgotten. Clocks go on."""
+    def drop(self) -> list[Event]:
+        """What waits is late."""
         waiting = [*self.open.pushes.values(), *self._held]
-        self.open, self._held = Open(now), []
+        self.open, self._held = Open(self.open.since), []
         for push in waiting:
             self._settle(push)
+        return [Late(push) for push in waiting]
+
+    def restore(self, version: int, now: float) -> None:
+        """The value was made that of `version`: when and on what others were computed is forgotten. Nothing waits;
+        clocks go on."""
+        self.open.since = now
         self.version = version
         self.paces.clear()
         self.bases.clear()
         self._look_back()
-        return [Late(push) for push in waiting]
 
     def _look_back(self) -> None:
         """From here on."""
