@@ -11,6 +11,7 @@ from byteps_like.errors import BytePSLikeError, DeadlineError, StalledError
 from byteps_like.worker.keeping import Outcome
 
 _REPORT_AFTER = 1.0  # seconds of waiting until the scheduler is told what for
+_REASON_SECONDS = 2.0  # beyond the job's stall_timeout: servers, which give up then, say whom one waits for
 
 
 class Waited(Protocol):
@@ -80,7 +81,7 @@ class PortableHandle:
     def _deadline(self, began: float, timeout: float | None) -> float:
         if timeout is not None:
             return began + timeout
-        return max(began, self._worker.last_progress()) + self._worker.stall_timeout
+        return max(began, self._worker.last_progress()) + self._worker.stall_timeout + _REASON_SECONDS
 
     def _late(self, elapsed: float, timeout: float | None) -> BytePSLikeError:
         if timeout is not None:

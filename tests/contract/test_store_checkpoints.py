@@ -18,7 +18,14 @@ pytest.importorskip("byteps_like._core", reason="the native core is not built")
 from cutting_proxy import CuttingProxy
 from mixed_job import DEADLINE, WORLDS, MixedJob, portable_through
 
-from byteps_like.errors import BytePSLikeError, CorruptError, InvalidArgumentError, MismatchError, SystemCallError
+from byteps_like.errors import (
+    BytePSLikeError,
+    CorruptError,
+    InvalidArgumentError,
+    MismatchError,
+    StalledError,
+    SystemCallError,
+)
 from byteps_like.store.kv import KV
 from byteps_like.store.store import Store
 
@@ -335,3 +342,20 @@ def test_links_that_break_tear_no_checkpoint(tmp_path):
         for proxy in proxies:
             proxy.close()
     assert sum(proxy.cuts_left for proxy in proxies) < 6 * len(proxies)
+
+
+@pytest.mark.parametrize("kind", ["native", "portable"])
+def test_a_rank_that_does_not_save_is_named(kind, tmp_path):
+    told = threading.Barrier(3)
+
+    def train(worker: Any) -> BytePSLikeError | None:
+        store = Store("s", {"w": np.zeros(9)}, worker=worker)
+        found = None if worker.rank == 1 else raised(lambda: store.checkpoint(tmp_path))
+        told.wait(DEADLINE)
+        return found
+
+    with job(kind, stall_warning=0.3, stall_timeout=1.0) as ran:
+        first, _, last = ran.everybody(train)
+    for found in (first, last):
+        assert isinstance(found, StalledError) and "ranks that do not: 1" in str(found), found
+    assert not list(tmp_path.rglob("manifest.json"))
