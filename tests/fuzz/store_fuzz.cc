@@ -16,7 +16,9 @@
 #include <string>
 #include <utility>
 
+#include "csrc/wire/bytes.h"
 #include "csrc/wire/note.h"
+#include "csrc/wire/saving.h"
 #include "tests/fuzz/shard_links.h"
 
 namespace byteps_like {
@@ -69,6 +71,8 @@ enum Action : uint32_t {
   kFail,
   kCallOnValues,
   kTick,
+  kCutKeys,
+  kSaveOrRestore,
   kActions
 };
 
@@ -110,6 +114,7 @@ class World : ShardLinks {
 
   void Do(Action action, uint32_t rank, uint32_t key, Input& input) {
     Progress& progress = ranks_[rank][key];
+    if (cuts_[rank] && Contributes(action)) return;
     switch (action) {
       case kOpen:
         return Open(rank, key, input);
@@ -140,7 +145,7 @@ class World : ShardLinks {
         exact_[key] = false;  // it may begin anew
         return Send(rank, HeaderFor(FrameType::kForget, rank, key), input);
       case kNewLink:
-        announced_[rank] = false;
+        announced_[rank] = cuts_[rank] = false;
         return Connect(rank);
       case kStopReading:
       case kReadOn:
@@ -157,9 +162,69 @@ class World : ShardLinks {
       case kTick:
         if (!progress.opened || progress.said != 0) return;
         return Tick(rank, key, input);
+      case kCutKeys:
+        if (!progress.opened || progress.said != 0) return;
+        return Cut(rank, key, input);
+      case kSaveOrRestore:
+        if (!progress.opened) return;
+        return SaveOrRestore(rank, key, input);
       case kActions:
         return;
     }
+  }
+
+  // What a rank that has come to a cut must not do.
+  static bool Contributes(Action action) {
+    return action == kPushNext || action == kPushAll || action == kPushLoud || action == kRepeat ||
+           action == kTooEarly || action == kTick || action == kCallOnValues || action == kSaveOrRestore;
+  }
+
+  template <typename T>
+  static void Put(Buffer& payload, T value) {
+    std::byte bytes[sizeof(T)];
+    PutLittle(bytes, value);
+    payload.insert(payload.end(), bytes, bytes + sizeof bytes);
+  }
+
+  // Through one key or more.
+  void Cut(uint32_t rank, uint32_t key, Input& input) {
+    const uint32_t how = input.Byte();
+    Buffer payload;
+    Put(payload, 1 + how % 2);
+    Put(payload, uint64_t{key});
+    if (how % 2 != 0) Put(payload, uint64_t{how / 2 % (kKeys + 1)});
+    payload.resize(payload.size() + how / 8);
+    cuts_[rank] = true;
+    Ask(FrameType::kCut, rank, key, payload, input);
+  }
+
+  // One of the requests about what the key keeps, with fields that make sense in half of the cases.
+  void SaveOrRestore(uint32_t rank, uint32_t key, Input& input) {
+    const uint32_t what = input.Byte(), how = input.Byte();
+    Buffer payload;
+    Put(payload, static_cast<uint8_t>(what % 9));
+    Put(payload, uint64_t{key});
+    const auto request = static_cast<StateRequest>(what % 9);
+    if (request == StateRequest::kCommit) {
+      Put(payload, uint64_t{how});
+    } else if (request == StateRequest::kRead || request == StateRequest::kWrite) {
+      Put(payload, static_cast<uint8_t>(how % 3));
+      Put(payload, uint64_t{how / 4} * 8);
+      Put(payload, uint64_t{how % 4} * 8);
+    }
+    if (what >= 128) payload.resize(payload.size() + how / 8);
+    if (request != StateRequest::kRead && request != StateRequest::kHeads) exact_[key] = false;
+    Ask(FrameType::kState, rank, key, payload, input);
+  }
+
+  void Ask(FrameType type, uint32_t rank, uint32_t key, Buffer& payload, Input& input) {
+    Header ask = HeaderFor(type, rank, key);
+    ask.total = 0;
+    ask.round = asked_[rank];
+    ask.length = static_cast<uint32_t>(payload.size());
+    if (mutates_) Change(ask, input);
+    payload.resize(ask.length);
+    PutFrame(rank, ask, payload);
   }
 
   // The keys are two partitions of tensor 0. What is asked again is answered as before.
@@ -344,6 +409,12 @@ class World : ShardLinks {
         Require(header.aux < kCodeCount && (!sane_ || header.round <= called_[rank]));
         called_[rank] = header.round + 1;
         return;
+      case FrameType::kCut:
+      case FrameType::kState:
+        Require(header.aux < kCodeCount && (!sane_ || header.round <= asked_[rank]));
+        asked_[rank] = header.round + 1;
+        cuts_[rank] = false;
+        return;
       case FrameType::kRegion:
       case FrameType::kWarning:
         return;
@@ -415,6 +486,8 @@ class World : ShardLinks {
   std::array<std::array<Progress, kKeys>, kRanks> ranks_;
   std::array<Known, kKeys> known_;
   std::array<uint32_t, kRanks> called_{};  // calls that were answered, by rank
+  std::array<uint32_t, kRanks> asked_{};   // cuts and requests about what is saved, likewise
+  std::array<bool, kRanks> cuts_{};        // who waits for others at a cut
   std::array<bool, kRanks> announced_{};   // the rules, over this link
   std::array<bool, kKeys> exact_{};        // values are as expected
   bool mutates_ = false;
@@ -432,7 +505,7 @@ void WriteSeeds(const std::string& folder) {
         return play;
       };
       Play whole = begun(), partly = begun(), again = begun(), unread = begun(), gone = begun(), called = begun(),
-           idle = begun();
+           idle = begun(), saved = begun();
       const std::string of = name + "-" + std::to_string(key);
       for (int step = 0; step < 3; ++step) whole.All(kPushAll, key).All(kReadValue, key, {0}).All(kPushLoud, key);
       whole.Write(of + "-whole");
@@ -446,6 +519,9 @@ void WriteSeeds(const std::string& folder) {
       called.All(kPushAll, key).All(kCallOnValues, key, {0}).All(kCallOnValues, key, {2}).All(kNewLink).All(kOpen, key);
       called.All(kPushAll, key).All(kCallOnValues, key, {1}).All(kReadValue, key, {0}).Write(of + "-called");
       idle.One(kTick, 0, key).One(kPushAll, 1, key).One(kPushAll, 2, key).All(kReadValue, key, {0}).All(kTick, key);
+      saved.All(kPushAll, key).All(kCutKeys, key, {0}).One(kSaveOrRestore, 0, key, {1, 0}).All(kPushAll, key);
+      for (uint8_t what = 1; what < 8; ++what) saved.One(kSaveOrRestore, 1, key, {what, 5}).All(kReadValue, key, {0});
+      saved.One(kCutKeys, 0, key, {0}).All(kNewLink).All(kOpen, key).All(kCutKeys, key, {1}).Write(of + "-saved");
       idle.All(kNewLink).All(kOpen, key).One(kRepeat, 0, key, {0}).All(kReadValue, key, {0}).Write(of + "-idle");
     }
   }
