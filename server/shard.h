@@ -26,7 +26,7 @@
 #include "server/memory.h"
 #include "server/policy/policies.h"
 #include "server/rounds/round.h"
-#include "server/store/shard_store.h"
+#include "server/store/shard/shard_store.h"
 
 namespace byteps_like {
 

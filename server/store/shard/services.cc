@@ -1,0 +1,65 @@
+// What calls of functions and checkpoints need of the store.
+#include <utility>
+
+#include "server/store/shard/store_entry.h"
+
+namespace byteps_like {
+
+// Calls
+
+void ShardStore::OnCall(uint32_t rank, const Header& header, const std::byte* payload) {
+  calls_.OnCall(rank, header, {payload, header.length});
+}
+
+StoreKey* ShardStore::FindKey(uint64_t key) {
+  const auto found = keys_.find(key);
+  return found == keys_.end() || found->second->of_rows() ? nullptr : found->second->key.get();
+}
+
+void ShardStore::Replaced(uint64_t key) { Done(*keys_.at(key), Status()); }
+
+void ShardStore::AnswerCall(uint32_t rank, const Header& header, const std::string& payload) {
+  host_.Answer(rank, header, payload);
+}
+
+void ShardStore::RefuseCall(uint32_t rank, uint64_t key, const std::string& what) { Refuse(rank, key, what); }
+
+double ShardStore::CallTime() const { return host_.Now(); }
+
+// Checkpoints
+
+void ShardStore::OnSaving(uint32_t rank, const Header& header, const std::byte* payload) {
+  saving_.OnFrame(rank, header, {payload, header.length});
+}
+
+StoreKey* ShardStore::FindSaved(uint64_t key) {
+  const auto found = keys_.find(key);
+  return found == keys_.end() ? nullptr : found->second->key.get();
+}
+
+bool ShardStore::HasLeft(uint32_t rank) const { return ranks_[rank].left; }
+
+void ShardStore::RestAt(uint64_t key, uint32_t rank) {
+  Entry& entry = *keys_.at(key);
+  if (entry.key->ledger().source(rank).live) Done(entry, entry.key->Rest(rank, host_.Now(), &answers_), rank);
+}
+
+void ShardStore::WakeAt(uint64_t key, uint32_t rank) {
+  StoreKey* const saved = FindSaved(key);
+  if (saved != nullptr && saved->ledger().source(rank).resting) saved->Wake(rank);
+}
+
+void ShardStore::Restored(uint64_t key, const Status& status, std::vector<PushAnswer> answers) {
+  answers_ = std::move(answers);
+  Done(*keys_.at(key), status);
+}
+
+void ShardStore::AnswerSaving(uint32_t rank, const Header& header, const std::string& payload) {
+  host_.Answer(rank, header, payload);
+}
+
+void ShardStore::RefuseSaving(uint32_t rank, uint64_t key, const std::string& what) { Refuse(rank, key, what); }
+
+double ShardStore::SavingTime() const { return host_.Now(); }
+
+}  // namespace byteps_like
