@@ -149,7 +149,8 @@ class Member {
 
   std::vector<Engine::TableRows> Rows(const std::shared_ptr<const RowList>& list, std::vector<int64_t>& at) const {
     std::vector<Engine::TableRows> rows;
-    for (const uint32_t part : parts_) rows.push_back({part, list, reinterpret_cast<std::byte*>(at.data())});
+    const auto bytes = static_cast<uint32_t>(at.size() * sizeof(int64_t));
+    for (const uint32_t part : parts_) rows.push_back({part, list, reinterpret_cast<std::byte*>(at.data()), bytes});
     return rows;
   }
   Status Wait(KeepOperation& operation) { return engine_.Wait(operation, Clock::now() + std::chrono::seconds(30)); }
