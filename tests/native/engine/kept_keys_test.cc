@@ -179,7 +179,8 @@ TEST_CASE("kept keys: tables take turns with values, and neither is taken for th
   all.Came(FrameType::kOpened, 2, 0);
   const auto rows = std::make_shared<const RowList>(std::vector<uint64_t>{1, 2});
   all.Push(1, 0, 1);
-  all.keys.Push(2, {.data = all.memory, .bytes = 40, .rows = rows, .note = {}, .order = 2, .ticket = {all.operation, 2}});
+  all.keys.Push(2,
+                {.data = all.memory, .bytes = 40, .rows = rows, .note = {}, .order = 2, .ticket = {all.operation, 2}});
   all.keys.Fetch(2, {.rows = rows, .out = all.memory, .priority = 1, .order = 3, .ticket = {all.operation, 3}});
   CHECK(all.Sent() == "1 1 1 2 2 2 2 ");
   all.Read(2, 0, 4);
