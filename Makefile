@@ -141,10 +141,10 @@ tidy: $(READY)
 	  $(MAKE) --no-print-directory -j $(JOBS) tidy-files; \
 	  else echo "no $(CLANG_TIDY): the C++ core is not checked with it"; fi
 
-TIDY_SOURCES := $(wildcard csrc/*/*.cc csrc/*/*/*.cc csrc/*/*/*/*.cc server/*.cc server/*/*.cc collectives/*.cc collectives/*/*.cc)
+TIDY_SOURCES := $(wildcard csrc/*/*.cc csrc/*/*/*.cc csrc/*/*/*/*.cc server/*.cc server/*/*.cc server/*/*/*.cc collectives/*.cc collectives/*/*.cc)
 tidy-files: $(TIDY_SOURCES:%.cc=build/tidy/%.ok)
 
-build/tidy/%.ok: %.cc $(wildcard csrc/*/*.h csrc/*/*/*.h csrc/*/*/*/*.h server/*.h server/*/*.h collectives/*.h collectives/*/*.h) .clang-tidy
+build/tidy/%.ok: %.cc $(wildcard csrc/*/*.h csrc/*/*/*.h csrc/*/*/*/*.h server/*.h server/*/*.h server/*/*/*.h collectives/*.h collectives/*/*.h) .clang-tidy
 	@mkdir -p $(@D)
 	@$(CLANG_TIDY) -p $(TIDY_BUILD) --quiet $< 2> $@.log || { cat $@.log; exit 1; }
 	@touch $@

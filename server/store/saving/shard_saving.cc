@@ -94,7 +94,11 @@ void ShardSaving::Answer(uint32_t rank, const Header& header, const Status& stat
   asks.answer.key = header.key;
   asks.answer.round = header.round;
   asks.answer.aux = static_cast<uint32_t>(status.code());
-  asks.payload = status.ok() ? std::move(payload) : status.message();
+  if (status.ok()) {
+    asks.payload = std::move(payload);
+  } else {
+    asks.payload = status.message();
+  }
   keys_.AnswerSaving(rank, asks.answer, asks.payload);
 }
 
@@ -168,6 +172,7 @@ void ShardSaving::OnLinkGone(uint32_t rank) {
 
 void ShardSaving::OnLeft(uint32_t) {
   std::vector<uint64_t> all;
+  all.reserve(cuts_.size());
   for (const auto& [first, cut] : cuts_) all.push_back(first);
   for (const uint64_t first : all) ConcludeIfAllAreHere(first);
 }
