@@ -75,8 +75,8 @@ class KV:
 
         `delay`: by how many pushes a rank may be ahead of the slowest before its pulls wait; math.inf: by any number.
         Or `consistency`, as of a Store ("asp" if neither is given). `update`: what a version does to each row that its
-        contributions name. `combine`, `age`, `damp`, `worker`: as of a Store. `filters`: what rows go
-        through on their way to servers, and back, one after the other: "significant:delta=0.1", "float:bytes=3", "zlib"
+        contributions name. `combine`, `age`, `damp`, `worker`: as of a Store. `filters`: what rows go through on their
+        way to servers, and back, one after the other: "significant:delta=0.1", "float:bytes=3", "zlib"
         (docs/how-to/key-value.md), or Significant(0.1). Ranks may differ in those of rows, but not of payloads.
 
         Blocks until all servers have answered. Raises MismatchError where ranks differ, and InvalidArgumentError for

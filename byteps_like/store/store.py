@@ -6,6 +6,7 @@ import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -18,7 +19,7 @@ from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.arrays import Array, kept_type, landing, outgoing, shape_of
 from byteps_like.store.combining.registry import combining_by
-from byteps_like.store.functions.calling import call_on
+from byteps_like.store.functions.calling import begin_call, end_call
 from byteps_like.store.future import Future, PartsFlight
 from byteps_like.store.holding import held
 from byteps_like.store.keeper import check_change, keeper_of
@@ -212,8 +213,8 @@ class Store:
         """Contributes nothing to a tensor, or to all: a clock of this rank goes by, so that nobody waits for what it
         might have brought. Never blocks. Done when servers have taken note.
 
-        It is in no mean and no sum, and nothing is updated where all ranks only tick; those who were waited for have a
-        version all the same. For steps that don't use a tensor, and ranks that have run out of samples.
+        It is in no mean and no sum. Where all ranks tick, a round makes a version that changes nothing. For steps that
+        don't use a tensor, and ranks that have run out of samples.
         """
         tensors = list(self._open.values()) if name is None else [self._tensor(name)]
         ticks = [self._tick(tensor, priority) for tensor in tensors]
@@ -245,7 +246,8 @@ class Store:
         for future in after:
             future.wait()
         with self._gate:
-            return call_on(keeper_of(self._terms.policy, self._worker, self.name), tensors, function, scalars)
+            handle = begin_call(keeper_of(self._terms.policy, self._worker, self.name), tensors, function, scalars)
+        return end_call(function, handle)
 
     def checkpoint(self, path: str | os.PathLike[str]) -> int:
         """Writes values, the state of their updates and their versions to a directory, which all ranks reach by this
@@ -356,6 +358,28 @@ class Store:
             raise InvalidArgumentError(
                 f"{spec.name!r} has the shape {list(spec.shape)}, not {list(shape_of(value))}: give one of its shape"
             )
+
+
+def checkpoint_together(name: str, stores: Sequence[Store], path: str | os.PathLike[str]) -> int:
+    """Writes stores, whose tensors have different names, as one checkpoint, all or none. See Store.checkpoint."""
+    with _as_one(name, stores) as saved:
+        return save(saved, Path(path))
+
+
+def restore_together(name: str, stores: Sequence[Store], path: str | os.PathLike[str]) -> None:
+    """Makes stores what `checkpoint_together` has written. See Store.restore."""
+    with _as_one(name, stores) as saved:
+        restore(saved, Path(path))
+
+
+@contextmanager
+def _as_one(name: str, stores: Sequence[Store]) -> Iterator[SavedStore]:
+    """Meanwhile nothing is pushed to any of them."""
+    with ExitStack() as gates:
+        for store in stores:
+            gates.enter_context(store._gate)
+        each = [store._saved() for store in stores]
+        yield replace(each[0], name=name, tensors={key: one for some in each for key, one in some.tensors.items()})
 
 
 def _keep_spec(tensor: TensorSpec, terms: StoreTerms) -> KeepSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,33 @@ def test_nobody_waits_for_a_rank_that_ticks_and_it_is_in_no_mean(job):
             assert (version, counted, age) == (step + 1, True, 0)
             assert contributors == tuple(others)
         assert b == -(0 + 2) / 2 - (0 + 1) / 2
+
+
+def test_a_call_that_waits_for_others_holds_no_push_up(job):
+    pushed = threading.Event()
+
+    def train(worker: Any) -> float | None:
+        store = Store("called", {"w": np.zeros(9)}, combine="sum", worker=worker)
+        if worker.rank:
+            pushed.wait(DEADLINE)
+        store.push("w", np.ones(9))
+        found = None
+        if not worker.rank:
+            with ThreadPoolExecutor(2) as threads:
+                called = threads.submit(store.call, "dot", ["w", "w"])
+                wait([called], 0.3)  # it is under way by then, and waits for the others
+                try:
+                    threads.submit(store.push, "w", np.ones(9)).result(5)
+                finally:
+                    pushed.set()
+                found = called.result(DEADLINE)["dot"]
+        else:
+            store.push("w", np.ones(9))
+        worker.barrier()
+        return found
+
+    found = job.everybody(train)[0]
+    assert found in (9 * 3.0**2, 9 * 6.0**2)  # of the first version, or the second if that was there by then
 
 
 @pytest.mark.parametrize("consistency", ["ssp:s=0", "bsp", "k_of_n:k=2", "asp"])

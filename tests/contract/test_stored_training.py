@@ -18,7 +18,7 @@ from mixed_job import DEADLINE, MixedJob, native_worker
 
 import byteps_like.torch as bps
 from byteps_like.config import Config
-from byteps_like.errors import InvalidArgumentError
+from byteps_like.errors import CorruptError, InvalidArgumentError
 from byteps_like.torch.job import runtime
 from byteps_like.worker.local import LocalWorker
 
@@ -604,5 +604,44 @@ def test_a_checkpoint_has_weights_and_moments(runtimes, name, tmp_path):
         assert all(torch.equal(*pair) for pair in zip(weights(model), saved, strict=True))
         assert optimizer.version == 3
         assert all(torch.equal(*pair) for pair in zip(train(3), after, strict=True))
+
+    everywhere(runtimes, body)
+
+
+def test_a_checkpoint_has_all_groups_or_none(runtimes, tmp_path):
+    """Groups with updates of their own are one checkpoint: where a part is damaged, none of them is restored."""
+    damaged = threading.Barrier(len(runtimes))
+
+    def body(rank: int) -> None:
+        model = model_of()
+        parameters = list(model.parameters())
+        groups = [{"params": parameters[:1]}, {"params": parameters[1:], "weight_decay": 0.1}]
+        plain = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+        optimizer = bps.DistributedOptimizer(plain, named_parameters=model.named_parameters(), consistency=ALL)
+
+        def train(first: int) -> list[torch.Tensor]:
+            for step in range(first, first + 2):
+                optimizer.zero_grad()
+                loss_of(model, rank, step).backward()
+                optimizer.step()
+            return weights(model)
+
+        train(0)
+        assert optimizer.checkpoint(tmp_path) == 2
+        assert [path.name for path in tmp_path.rglob("manifest.json")] == ["manifest.json"]
+        after = train(2)
+        optimizer.restore(tmp_path)
+        assert all(torch.equal(*pair) for pair in zip(train(2), after, strict=True))
+        damaged.wait(DEADLINE)
+        if rank == 0:
+            part = max(tmp_path.glob("part-*.bin"), key=lambda path: path.stat().st_size)
+            data = bytearray(part.read_bytes())
+            data[-1] ^= 1
+            part.write_bytes(data)
+        damaged.wait(DEADLINE)
+        with pytest.raises(CorruptError):
+            optimizer.restore(tmp_path)
+        optimizer.pull()
+        assert all(torch.equal(*pair) for pair in zip(weights(model), after, strict=True))
 
     everywhere(runtimes, body)

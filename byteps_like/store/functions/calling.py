@@ -8,20 +8,22 @@ from collections.abc import Mapping, Sequence
 from byteps_like.store.functions.registry import check_name
 from byteps_like.wire.call import TENSOR_SHIFT, ServerCall, decode_figures, encode_call
 from byteps_like.worker.api import Declared
-from byteps_like.worker.keeping import Keeps, check_together
+from byteps_like.worker.keeping import CallHandle, Keeps, check_together
 
 _OF_NOTHING: Mapping[str, Mapping[str, float]] = {"dot": {"dot": 0.0}}
 """By function, what has come of it before its first partition; nothing of the others."""
 
 
-def call_on(
-    worker: Keeps, tensors: Sequence[Declared], function: str, scalars: Mapping[str, float]
-) -> dict[str, float]:
-    """The numbers of all shards, by name, each added up without rounding in between. Blocks. Raises as Store.call."""
+def begin_call(worker: Keeps, tensors: Sequence[Declared], function: str, scalars: Mapping[str, float]) -> CallHandle:
+    """Never blocks. Raises as Store.call."""
     check_together(tensors)
     numbers = [one.partitions[0].key >> TENSOR_SHIFT for one in tensors if one.partitions]
     call = ServerCall(check_name(function), numbers, {name: float(value) for name, value in scalars.items()})
-    handle = worker.call(tensors, encode_call(call))
+    return worker.call(tensors, encode_call(call))
+
+
+def end_call(function: str, handle: CallHandle) -> dict[str, float]:
+    """The numbers of all shards, by name, each added up without rounding in between. Blocks. Raises as Store.call."""
     handle.wait()
     found = [_OF_NOTHING.get(function, {}), *map(decode_figures, handle.answers())]
     names = dict.fromkeys(name for figures in found for name in figures)

@@ -85,9 +85,9 @@ class StoredOptimizerMixin(DistributedTwin):
         self._distribution.change(policy_of(consistency, _runtime.current().worker.size))
 
     def checkpoint(self, path: str | os.PathLike[str]) -> int:
-        """Writes the weights that servers keep, and the state of their updates, to directories in `path`; the version.
-        All ranks call it, between two steps. What ranks keep is not in it: gradients, and the state of an optimizer
-        that they apply, which `state_dict()` has. See Store.checkpoint."""
+        """Writes the weights that servers keep, and the state of their updates, to a directory; the version. All
+        ranks call it, between two steps. What ranks keep is not in it: gradients, and the state of an optimizer that
+        they apply, which `state_dict()` has. See Store.checkpoint."""
         self._distribution.check_between_steps()
         return self._distribution.checkpoint(Path(path))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 
 from byteps_like.store.future import Future
 from byteps_like.store.policies.policy import Policy
-from byteps_like.store.store import Store
+from byteps_like.store.store import Store, checkpoint_together, restore_together
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.torch.gradients.parts import Named
 from byteps_like.torch.job import runtime as _runtime
@@ -75,9 +75,10 @@ class KeptWeights:
         self._wait_for(Store.start_finish)
 
     def checkpoint(self, folder: Path) -> int:
-        """Writes what servers keep of them, each store to a directory of its own; the version. See Store.checkpoint."""
+        """Writes what servers keep of them; the version. See Store.checkpoint."""
         self.open()
-        return min((store.checkpoint(folder / str(number)) for number, store in self._numbered()), default=0)
+        every = list(dict.fromkeys(self._stores.values()))
+        return checkpoint_together(self._label, every, folder) if every else 0
 
     def restore(self, folder: Path) -> None:
         """The same back; nothing has landed then. See Store.restore."""
@@ -85,11 +86,8 @@ class KeptWeights:
         for read in self._reads.values():
             read.future.wait()
         self._reads.clear()
-        for number, store in self._numbered():
-            store.restore(folder / str(number))
-
-    def _numbered(self) -> Iterator[tuple[int, Store]]:
-        return enumerate(dict.fromkeys(self._stores.values()))
+        if every := list(dict.fromkeys(self._stores.values())):
+            restore_together(self._label, every, folder)
 
     def _wait_for(self, start: Callable[[Store], list[KeepHandle]]) -> None:
         """Of all stores at once, since ranks that wait for one must not keep others waiting for the next."""
