@@ -25,33 +25,27 @@ struct ShardCalls::Partition {
 
 void ShardCalls::OnCall(uint32_t rank, const Header& header, std::span<const std::byte> payload) {
   auto call = DecodeCall(payload);
-  if (!call.ok()) return keys_.RefuseCall(rank, header.key, call.status().message());
+  if (!call.ok()) return keys_.RefuseRequest(rank, header.key, call.status().message());
   if (header.total > uint32_t{1} << kTensorShift)
-    return keys_.RefuseCall(rank, header.key, "a call on more partitions than a tensor can have");
-  Rank& caller = ranks_[rank];
-  const bool again = caller.answered && header.round + 1 == caller.number;
-  if (again) return keys_.AnswerCall(rank, caller.answer, caller.payload);
-  if (header.round != caller.number)
-    return keys_.RefuseCall(
-        rank, header.key,
-        "call " + std::to_string(header.round) + " has come in place of call " + std::to_string(caller.number));
-  caller.waits = {.header = header, .call = std::move(*call), .since = keys_.CallTime()};
+    return keys_.RefuseRequest(rank, header.key, "a call on more partitions than a tensor can have");
+  if (!requests_.Takes(rank, header)) return;
+  waits_[rank] = {.header = header, .call = std::move(*call), .since = keys_.RequestTime()};
   TryToRun(rank);
 }
 
 void ShardCalls::OnChange(uint64_t key) {
-  for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
-    if (const auto& waits = ranks_[rank].waits; waits && waits->blocked_by == key) TryToRun(rank);
+  for (uint32_t rank = 0; rank < waits_.size(); ++rank)
+    if (const auto& waits = waits_[rank]; waits && waits->blocked_by == key) TryToRun(rank);
 }
 
 // The call that this rank waits for, unless it may not read all of its values yet.
 void ShardCalls::TryToRun(uint32_t rank) {
-  Waiting waiting = std::move(*std::exchange(ranks_[rank].waits, std::nullopt));
+  Waiting waiting = std::move(*std::exchange(waits_[rank], std::nullopt));
   std::vector<Partition> partitions;
   Figures figures;
   Status status = Collect(waiting.header, waiting.call, &partitions);
   if (status.ok() && IsBlocked(rank, partitions, &waiting.blocked_by)) {
-    ranks_[rank].waits = std::move(waiting);
+    waits_[rank] = std::move(waiting);
     return;
   }
   if (status.ok()) status = Run(waiting.call, partitions, &figures);
@@ -137,24 +131,15 @@ Status ShardCalls::RunOn(const Command& command, const ServerCall& call, Partiti
 
 // It is answered, now and whenever it comes again.
 void ShardCalls::Conclude(uint32_t rank, const Header& header, const Status& status, const Figures& figures) {
-  Rank& caller = ranks_[rank];
   auto payload = EncodeFigures(figures);
   const Status& how = status.ok() ? payload.status() : status;
-  caller.number = header.round + 1;
-  caller.answered = true;
-  caller.answer = {};
-  caller.answer.type = FrameType::kCall;
-  caller.answer.key = header.key;
-  caller.answer.round = header.round;
-  caller.answer.aux = static_cast<uint32_t>(how.code());
-  caller.payload = how.ok() ? *payload : how.message();
-  keys_.AnswerCall(rank, caller.answer, caller.payload);
+  requests_.Answer(rank, header, how, how.ok() ? std::move(*payload) : "");
 }
 
 std::vector<ShardCalls::Wait> ShardCalls::Waits() const {
   std::vector<Wait> found;
-  for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
-    if (const auto& waits = ranks_[rank].waits) found.push_back({rank, waits->blocked_by, waits->since});
+  for (uint32_t rank = 0; rank < waits_.size(); ++rank)
+    if (const auto& waits = waits_[rank]) found.push_back({rank, waits->blocked_by, waits->since});
   return found;
 }
 

@@ -13,6 +13,7 @@
 #include "csrc/wire/call.h"
 #include "csrc/wire/frame.h"
 #include "server/memory.h"
+#include "server/store/requests.h"
 #include "server/store/store_key.h"
 
 namespace byteps_like {
@@ -20,13 +21,10 @@ namespace byteps_like {
 class Command;
 
 // The store keys of the shard, and the way back to its workers.
-class CalledKeys {
+class CalledKeys : public virtual RequestHost {
  public:
   virtual StoreKey* FindKey(uint64_t key) = 0;  // nullptr: there is none, it has no value, or rows
   virtual void Replaced(uint64_t key) = 0;      // it has a new value
-  virtual void AnswerCall(uint32_t rank, const Header& header, const std::string& payload) = 0;
-  virtual void RefuseCall(uint32_t rank, uint64_t key, const std::string& what) = 0;  // it has broken the protocol
-  virtual double CallTime() const = 0;                                                // seconds of any one clock
 
  protected:
   ~CalledKeys() = default;
@@ -34,12 +32,15 @@ class CalledKeys {
 
 class ShardCalls {
  public:
-  ShardCalls(CalledKeys& keys, ShardMemory& memory) : keys_(keys), memory_(memory) {}
+  ShardCalls(CalledKeys& keys, ShardMemory& memory) : keys_(keys), memory_(memory), requests_(keys, "call") {}
 
-  void Reset(uint32_t ranks) { ranks_ = std::vector<Rank>(ranks); }
+  void Reset(uint32_t ranks) {
+    requests_.Reset(ranks);
+    waits_ = std::vector<std::optional<Waiting>>(ranks);
+  }
   void OnCall(uint32_t rank, const Header& header, std::span<const std::byte> payload);
-  void OnChange(uint64_t key);  // something has happened to it: who waits for it may go on
-  void OnLinkGone(uint32_t rank) { ranks_[rank].waits.reset(); }  // it will ask again
+  void OnChange(uint64_t key);                              // something has happened to it: who waits for it may go on
+  void OnLinkGone(uint32_t rank) { waits_[rank].reset(); }  // it will ask again
 
   struct Wait {
     uint32_t rank = 0;
@@ -55,13 +56,6 @@ class ShardCalls {
     uint64_t blocked_by = 0;
     double since = 0;
   };
-  struct Rank {
-    uint32_t number = 0;  // of its next call that is new
-    bool answered = false;
-    Header answer;  // to the one before
-    std::string payload;
-    std::optional<Waiting> waits;
-  };
   struct Partition;
 
   void TryToRun(uint32_t rank);
@@ -73,7 +67,8 @@ class ShardCalls {
 
   CalledKeys& keys_;
   ShardMemory& memory_;
-  std::vector<Rank> ranks_;
+  NumberedRequests requests_;
+  std::vector<std::optional<Waiting>> waits_;  // by rank
 };
 
 }  // namespace byteps_like

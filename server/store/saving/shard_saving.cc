@@ -64,42 +64,19 @@ Result<Place> PlaceOf(const StoreKey& key, uint8_t part, uint64_t offset, uint64
 }  // namespace
 
 void ShardSaving::Reset(uint32_t ranks) {
-  ranks_ = std::vector<Rank>(ranks);
+  requests_.Reset(ranks);
   cuts_.clear();
   restored_.clear();
 }
 
 void ShardSaving::OnFrame(uint32_t rank, const Header& header, std::span<const std::byte> payload) {
-  Rank& asks = ranks_[rank];
-  const bool again = asks.answered && header.round + 1 == asks.number;
-  if (again) return keys_.AnswerSaving(rank, asks.answer, asks.payload);
-  if (header.round != asks.number)
-    return keys_.RefuseSaving(
-        rank, header.key,
-        "request " + std::to_string(header.round) + " has come in place of request " + std::to_string(asks.number));
+  if (!requests_.Takes(rank, header)) return;
   if (header.type == FrameType::kCut) return OnCut(rank, header, payload);
   auto answer = Answered(payload);
   const Status status = answer.status();
-  Answer(rank, header, status.ok() ? status : Status(status.code(), KeyText(header.key) + ": " + status.message()),
-         status.ok() ? std::move(*answer) : "");
-}
-
-// From here on it is answered so, however often it comes.
-void ShardSaving::Answer(uint32_t rank, const Header& header, const Status& status, std::string payload) {
-  Rank& asks = ranks_[rank];
-  asks.number = header.round + 1;
-  asks.answered = true;
-  asks.answer = {};
-  asks.answer.type = header.type;
-  asks.answer.key = header.key;
-  asks.answer.round = header.round;
-  asks.answer.aux = static_cast<uint32_t>(status.code());
-  if (status.ok()) {
-    asks.payload = std::move(payload);
-  } else {
-    asks.payload = status.message();
-  }
-  keys_.AnswerSaving(rank, asks.answer, asks.payload);
+  requests_.Answer(rank, header,
+                   status.ok() ? status : Status(status.code(), KeyText(header.key) + ": " + status.message()),
+                   status.ok() ? std::move(*answer) : "");
 }
 
 // Cuts
@@ -109,15 +86,15 @@ void ShardSaving::OnCut(uint32_t rank, const Header& header, std::span<const std
   uint32_t count = 0;
   if (!fields.Take(&count) || count == 0 || fields.rest().size() / sizeof(uint64_t) < count ||
       fields.rest().size() - count * sizeof(uint64_t) > kMaxWord)
-    return keys_.RefuseSaving(rank, header.key, "a cut through no keys, or with too much to say");
+    return keys_.RefuseRequest(rank, header.key, "a cut through no keys, or with too much to say");
   std::vector<uint64_t> keys(count);
   for (uint64_t& key : keys) {
     fields.Take(&key);
-    if (keys_.FindSaved(key) == nullptr) return keys_.RefuseSaving(rank, key, "a cut through a key without a value");
+    if (keys_.FindSaved(key) == nullptr) return keys_.RefuseRequest(rank, key, "a cut through a key without a value");
   }
   Cut& cut = cuts_[keys.front()];
   const auto word = fields.rest();
-  cut.comers[rank] = {{reinterpret_cast<const char*>(word.data()), word.size()}, header, keys_.SavingTime()};
+  cut.comers[rank] = {{reinterpret_cast<const char*>(word.data()), word.size()}, header, keys_.RequestTime()};
   if (cut.keys.empty()) cut.keys = keys;
   const uint64_t first = cut.keys.front();
   if (cut.keys != keys)
@@ -132,7 +109,7 @@ void ShardSaving::OnCut(uint32_t rank, const Header& header, std::span<const std
 
 std::vector<uint32_t> ShardSaving::MissingFor(const Cut& cut) const {
   std::vector<uint32_t> missing;
-  for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
+  for (uint32_t rank = 0; rank < requests_.ranks(); ++rank)
     if (!cut.comers.contains(rank) && !keys_.HasLeft(rank)) missing.push_back(rank);
   return missing;
 }
@@ -148,13 +125,13 @@ void ShardSaving::Conclude(uint64_t first, const Status& status) {
   const std::string words = WordsOf(cut);
   for (const auto& [rank, comer] : cut.comers)
     for (const uint64_t key : cut.keys) keys_.WakeAt(key, rank);
-  for (const auto& [rank, comer] : cut.comers) Answer(rank, comer.header, status, words);
+  for (const auto& [rank, comer] : cut.comers) requests_.Answer(rank, comer.header, status, words);
 }
 
 // What each rank has said, by rank.
 std::string ShardSaving::WordsOf(const Cut& cut) const {
   std::string words;
-  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+  for (uint32_t rank = 0; rank < requests_.ranks(); ++rank) {
     const auto comer = cut.comers.find(rank);
     Append(words, comer == cut.comers.end() ? kNoWord : static_cast<uint32_t>(comer->second.word.size()));
     if (comer != cut.comers.end()) words += comer->second.word;
@@ -237,8 +214,8 @@ Result<std::string> ShardSaving::Heads(std::span<const std::byte> keys) {
     Append(heads, key->ledger().version());
     Append(heads, static_cast<uint64_t>(key->of_rows() ? key->rows().state_bytes() : key->state().size()));
     Append(heads, static_cast<uint32_t>(key->waiting()));
-    Append(heads, static_cast<uint32_t>(ranks_.size()));
-    for (uint32_t rank = 0; rank < ranks_.size(); ++rank) Append(heads, key->ledger().source(rank).clock);
+    Append(heads, requests_.ranks());
+    for (uint32_t rank = 0; rank < requests_.ranks(); ++rank) Append(heads, key->ledger().source(rank).clock);
     if (heads.size() > kMaxState) return Invalid("it asks for more heads than there is room for");
   }
   return fields.rest().empty() ? Result<std::string>(std::move(heads)) : Misfits();
@@ -321,9 +298,9 @@ Status ShardSaving::Commit(StoreKey& key, uint64_t number, std::span<const std::
     restored.rows = std::move(*none);
   }
   std::vector<PushAnswer> answers;
-  const Status status = key.of_rows() ? key.Restore(std::move(restored.rows), version, keys_.SavingTime(), &answers)
+  const Status status = key.of_rows() ? key.Restore(std::move(restored.rows), version, keys_.RequestTime(), &answers)
                                       : key.Restore(std::move(restored.value), std::move(restored.state), version,
-                                                    keys_.SavingTime(), &answers);
+                                                    keys_.RequestTime(), &answers);
   keys_.Restored(number, status, std::move(answers));
   return status;
 }

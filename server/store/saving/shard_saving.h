@@ -17,13 +17,14 @@
 #include "csrc/wire/frame.h"
 #include "csrc/wire/saving.h"
 #include "server/memory.h"
+#include "server/store/requests.h"
 #include "server/store/store_key.h"
 #include "server/store/wait.h"
 
 namespace byteps_like {
 
 // The store keys of the shard, and the way back to its workers.
-class SavedKeys {
+class SavedKeys : public virtual RequestHost {
  public:
   virtual StoreKey* FindSaved(uint64_t key) = 0;  // nullptr: there is none, or it has no value
   virtual bool HasLeft(uint32_t rank) const = 0;
@@ -32,9 +33,6 @@ class SavedKeys {
   virtual void WakeAt(uint64_t key, uint32_t rank) = 0;
   // Its content was replaced, which has brought about these answers.
   virtual void Restored(uint64_t key, const Status& status, std::vector<PushAnswer> answers) = 0;
-  virtual void AnswerSaving(uint32_t rank, const Header& header, const std::string& payload) = 0;
-  virtual void RefuseSaving(uint32_t rank, uint64_t key, const std::string& what) = 0;  // it has broken the protocol
-  virtual double SavingTime() const = 0;                                                // seconds of any one clock
 
  protected:
   ~SavedKeys() = default;
@@ -42,7 +40,7 @@ class SavedKeys {
 
 class ShardSaving {
  public:
-  ShardSaving(SavedKeys& keys, ShardMemory& memory) : keys_(keys), memory_(memory) {}
+  ShardSaving(SavedKeys& keys, ShardMemory& memory) : keys_(keys), memory_(memory), requests_(keys, "request") {}
 
   void Reset(uint32_t ranks);
   void OnFrame(uint32_t rank, const Header& header, std::span<const std::byte> payload);
@@ -55,12 +53,6 @@ class ShardSaving {
   std::vector<StoreWait> Waits(double contributed) const;
 
  private:
-  struct Rank {
-    uint32_t number = 0;  // of its next request that is new
-    bool answered = false;
-    Header answer;  // to the one before
-    std::string payload;
-  };
   struct Comer {
     std::string word;
     Header header;
@@ -88,11 +80,10 @@ class ShardSaving {
   Status Write(const StoreKey& key, uint64_t number, std::span<const std::byte> brought);
   Status WriteRows(const StoreKey& key, uint64_t number, std::span<const std::byte> brought);
   Status Commit(StoreKey& key, uint64_t number, std::span<const std::byte> brought);
-  void Answer(uint32_t rank, const Header& header, const Status& status, std::string payload);
 
   SavedKeys& keys_;
   ShardMemory& memory_;
-  std::vector<Rank> ranks_;
+  NumberedRequests requests_;
   std::map<uint64_t, Cut> cuts_;           // by their first keys
   std::map<uint64_t, Restored> restored_;  // by key
 };

@@ -5,6 +5,14 @@
 
 namespace byteps_like {
 
+void ShardStore::AnswerRequest(uint32_t rank, const Header& header, const std::string& payload) {
+  host_.Answer(rank, header, payload);
+}
+
+void ShardStore::RefuseRequest(uint32_t rank, uint64_t key, const std::string& what) { Refuse(rank, key, what); }
+
+double ShardStore::RequestTime() const { return host_.Now(); }
+
 // Calls
 
 void ShardStore::OnCall(uint32_t rank, const Header& header, const std::byte* payload) {
@@ -17,14 +25,6 @@ StoreKey* ShardStore::FindKey(uint64_t key) {
 }
 
 void ShardStore::Replaced(uint64_t key) { Done(*keys_.at(key), Status()); }
-
-void ShardStore::AnswerCall(uint32_t rank, const Header& header, const std::string& payload) {
-  host_.Answer(rank, header, payload);
-}
-
-void ShardStore::RefuseCall(uint32_t rank, uint64_t key, const std::string& what) { Refuse(rank, key, what); }
-
-double ShardStore::CallTime() const { return host_.Now(); }
 
 // Checkpoints
 
@@ -53,13 +53,5 @@ void ShardStore::Restored(uint64_t key, const Status& status, std::vector<PushAn
   answers_ = std::move(answers);
   Done(*keys_.at(key), status);
 }
-
-void ShardStore::AnswerSaving(uint32_t rank, const Header& header, const std::string& payload) {
-  host_.Answer(rank, header, payload);
-}
-
-void ShardStore::RefuseSaving(uint32_t rank, uint64_t key, const std::string& what) { Refuse(rank, key, what); }
-
-double ShardStore::SavingTime() const { return host_.Now(); }
 
 }  // namespace byteps_like

@@ -126,17 +126,14 @@ class ShardStore : private CalledKeys, private SavedKeys {
   void FreeIfForgotten(uint64_t key);
   StoreKey* FindKey(uint64_t key) override;
   void Replaced(uint64_t key) override;
-  void AnswerCall(uint32_t rank, const Header& header, const std::string& payload) override;
-  void RefuseCall(uint32_t rank, uint64_t key, const std::string& what) override;
-  double CallTime() const override;
   StoreKey* FindSaved(uint64_t key) override;
   bool HasLeft(uint32_t rank) const override;
   void RestAt(uint64_t key, uint32_t rank) override;
   void WakeAt(uint64_t key, uint32_t rank) override;
   void Restored(uint64_t key, const Status& status, std::vector<PushAnswer> answers) override;
-  void AnswerSaving(uint32_t rank, const Header& header, const std::string& payload) override;
-  void RefuseSaving(uint32_t rank, uint64_t key, const std::string& what) override;
-  double SavingTime() const override;
+  void AnswerRequest(uint32_t rank, const Header& header, const std::string& payload) override;
+  void RefuseRequest(uint32_t rank, uint64_t key, const std::string& what) override;
+  double RequestTime() const override;
   std::string Described(const Entry& entry, uint32_t rank, Awaited what) const;
   size_t EntryBytes() const;
 

@@ -46,11 +46,11 @@ class Shard : public CalledKeys {
 
   StoreKey* FindKey(uint64_t key) override { return keys_.contains(key) ? keys_.at(key).get() : nullptr; }
   void Replaced(uint64_t key) override { replaced.push_back(key); }
-  void AnswerCall(uint32_t, const Header& header, const std::string& payload) override {
+  void AnswerRequest(uint32_t, const Header& header, const std::string& payload) override {
     answers.emplace_back(header, payload);
   }
-  void RefuseCall(uint32_t, uint64_t, const std::string& what) override { refused.push_back(what); }
-  double CallTime() const override { return 4; }
+  void RefuseRequest(uint32_t, uint64_t, const std::string& what) override { refused.push_back(what); }
+  double RequestTime() const override { return 4; }
 
   void Call(uint32_t rank, uint32_t number, const std::string& text, uint32_t here = 2, uint32_t parts = 3) {
     Header header;

@@ -81,11 +81,11 @@ class Shard : public SavedKeys {
     CHECK(status.ok());
     late += answers.size();
   }
-  void AnswerSaving(uint32_t rank, const Header& header, const std::string& payload) override {
+  void AnswerRequest(uint32_t rank, const Header& header, const std::string& payload) override {
     answers[rank].emplace_back(header, payload);
   }
-  void RefuseSaving(uint32_t, uint64_t, const std::string& what) override { refused.push_back(what); }
-  double SavingTime() const override { return 4; }
+  void RefuseRequest(uint32_t, uint64_t, const std::string& what) override { refused.push_back(what); }
+  double RequestTime() const override { return 4; }
 
   void Send(uint32_t rank, FrameType type, uint32_t number, const std::string& text, uint64_t key = kX) {
     Header header;
