@@ -53,7 +53,7 @@ def test_a_rank_is_killed_in_the_middle(world: Forked, kind: str) -> None:
         assert name == "PeerLostError", f"rank {rank}: {name} {text}"
         assert re.search(rf"rank {VICTIM}\b", text) and str(pid) in text
         assert failed - began < 2, f"rank {rank} needed {failed - began:.1f} s"
-        assert (next_name, seconds < 0.5) == ("PeerLostError", True), f"rank {rank}: {next_name} {next_text} {seconds}"
+        assert (next_name, seconds < 2) == ("PeerLostError", True), f"rank {rank}: {next_name} {next_text} {seconds}"
 
 
 def test_a_rank_is_stopped_for_longer_than_the_deadline(world: Forked) -> None:

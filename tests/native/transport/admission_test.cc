@@ -155,7 +155,7 @@ TEST_CASE("admission: it ends at once, whoever is still there") {
   for (int i = 0; i < 20; ++i) silent.push_back(std::move(*Connect((*admission)->urls()[i % 2], In(5))));
   const auto begin = Clock::now();
   (*admission)->Close();
-  CHECK(Clock::now() - begin < std::chrono::milliseconds(500));
+  CHECK(Clock::now() - begin < std::chrono::seconds(2));
   std::byte nothing;
   CHECK_FALSE(ReadFull(*silent[0], std::span(&nothing, 1), In(2)).ok());
 }

@@ -131,10 +131,14 @@ TEST_CASE("tcp queue: a line's queue is found, emptied and left empty, and the c
     const Fd& fd = connection->fd();
     TcpQueue queue(fd.get());
     bool paced = false;
+    const uint64_t before = connection->sent();
+    const auto begin = Clock::now();
     connection->Fill([&](bool now) { return !(paced = now); }, queue);
     REQUIRE(paced);
     REQUIRE(Pace(fd));
-    CHECK(*Pace(fd) > 0.7 * rate / 8);
+    // Where other programs take the processor, the line is not full, and what it carried is all that can be known.
+    const double carried = static_cast<double>(connection->sent() - before) / SecondsSince(begin);
+    CHECK(*Pace(fd) > 0.7 * std::min(rate / 8, carried));
     CHECK(Unsent(fd) == kShortUnsent);
     // Where other programs take the processor, the rate may be measured too high. A queue that stands then corrects it.
     int calls = 0;

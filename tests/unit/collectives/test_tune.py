@@ -68,8 +68,9 @@ def test_the_slowest_rank_counts_and_what_is_slow_is_not_measured_again() -> Non
     ]
     assert small.seconds["direct"] > 0.05, "rank 1's time is everybody's"
     assert "double_tree" not in small.seconds
-    assert "direct" not in large.seconds
-    assert "ring" in large.seconds or "recursive_doubling" in large.seconds
+    best = min(small.seconds.values())
+    assert set(large.seconds) == {name for name, seconds in small.seconds.items() if seconds <= 3.0 * best}
+    assert large.seconds.keys() and "direct" not in large.seconds
 
 
 def test_what_is_measured_is_saved_beside_other_layouts_and_chosen(tmp_path: Path) -> None:

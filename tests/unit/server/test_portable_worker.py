@@ -317,7 +317,7 @@ def test_idle_threads_sleep():
         start(one, np.zeros(10)).wait(DEADLINE)
         before = time.process_time()
         threading.Event().wait(0.5)
-        assert time.process_time() - before < 0.02
+        assert time.process_time() - before < 0.1, "a thread that spins would take half a second"
 
 
 SUM = KeepSpec("asp", "sum:age=none,damp=none", "add", root=1)
