@@ -34,6 +34,7 @@ from byteps_like.store.saving.checkpoint import restore, save
 from byteps_like.store.saving.keys import Savable, SavedStore
 from byteps_like.store.saving.manifest import SavedTensor
 from byteps_like.store.saving.memory import gather, scatter
+from byteps_like.store.saving.on_servers import SavedOnServers
 from byteps_like.store.terms import StoreTerms, policy_for, terms_of
 from byteps_like.store.updates.plain import NoUpdate
 from byteps_like.store.updates.update import ValueUpdate
@@ -338,18 +339,16 @@ class KV:
         """Blocks until what waits for others has begun."""
         self._calls.begin(lambda: RowsFuture((), lambda _: None), ()).wait()
 
-    def _saved(self) -> SavedStore:
-        _, *terms = self._terms.texts
+    def _saved(self) -> SavedOnServers:
         kind = np.dtype(self._dtype.name.lower())
         state = math.prod(self._terms.update.state_shape((1, self._width)))
         saved = SavedTensor(
-            kind.name, (self._width,), "combine {}, update {}".format(*terms), is_table=True,
+            kind.name, (self._width,), self._terms.kept_as, is_table=True,
             row_bytes=saved_row_bytes((self._width + state) * kind.itemsize),
         )  # fmt: skip
         assert isinstance(self._worker, Keeps)
-        return SavedStore(
-            self.name, self._worker, self._worker, {"rows": Savable(self._table.declared, saved, self._versions)}
-        )
+        rows = Savable(self._table.declared, saved, self._versions)
+        return SavedOnServers(SavedStore(self.name, self._worker, self._worker, {"rows": rows}))
 
     def _keep(self) -> KeptTable:
         if not isinstance(self._worker, KeepsTables):

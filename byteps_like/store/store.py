@@ -29,6 +29,7 @@ from byteps_like.store.saving.checkpoint import restore, save
 from byteps_like.store.saving.keys import Savable, SavedStore
 from byteps_like.store.saving.manifest import SavedTensor
 from byteps_like.store.saving.memory import gather, scatter
+from byteps_like.store.saving.on_servers import SavedOnServers
 from byteps_like.store.terms import StoreTerms, policy_for, terms_of
 from byteps_like.store.unlocked import UnlockedTensor
 from byteps_like.store.updates.adagrad import RowAdagrad
@@ -261,8 +262,8 @@ class Store:
         paths, PeerLostError where one has left, and InvalidArgumentError with hogwild, whose values are your own
         memory.
         """
-        with self._gate:
-            return save(self._saved(), Path(path))
+        with saved_together(self.name, [self]) as saved:
+            return save(saved, Path(path))
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Makes values, states and versions those of a checkpoint, from any number of ranks and servers. All ranks call
@@ -272,29 +273,27 @@ class Store:
         tensors, or another update or way of combining; CorruptError naming the file where something of it is missing,
         cut off, or damaged: nothing is changed on any server then.
         """
-        with self._gate:
-            restore(self._saved(), Path(path))
+        with saved_together(self.name, [self]) as saved:
+            restore(saved, Path(path))
 
     def state_dict(self) -> dict[str, Any]:
         """What `checkpoint` writes, of one cut, in this rank's memory: a dict of plain values and NumPy arrays; that of
         tensor w is `["tensors"]["w"]["value"]`. All ranks call it, and each gets all of it. Raises as `checkpoint`."""
-        with self._gate:
-            return gather(self._saved())
+        with saved_together(self.name, [self]) as saved:
+            return gather(saved)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes it what `state_dict` has given, in any job. All ranks call it with the same. See `restore`."""
-        with self._gate:
-            scatter(self._saved(), state)
+        with saved_together(self.name, [self]) as saved:
+            scatter(saved, state)
 
     def _saved(self) -> SavedStore:
         keeper = keeper_of(self._terms.policy, self._worker, self.name)
-        _, *terms = self._terms.texts
         tensors = {
             name: Savable(
                 one.kept.declared,
                 SavedTensor(
-                    one.kept.declared.spec.dtype.name.lower(), one.kept.declared.spec.shape,
-                    "combine {}, update {}".format(*terms),
+                    one.kept.declared.spec.dtype.name.lower(), one.kept.declared.spec.shape, self._terms.kept_as
                 ),
                 one,
             )
@@ -360,26 +359,15 @@ class Store:
             )
 
 
-def checkpoint_together(name: str, stores: Sequence[Store], path: str | os.PathLike[str]) -> int:
-    """Writes stores, whose tensors have different names, as one checkpoint, all or none. See Store.checkpoint."""
-    with _as_one(name, stores) as saved:
-        return save(saved, Path(path))
-
-
-def restore_together(name: str, stores: Sequence[Store], path: str | os.PathLike[str]) -> None:
-    """Makes stores what `checkpoint_together` has written. See Store.restore."""
-    with _as_one(name, stores) as saved:
-        restore(saved, Path(path))
-
-
 @contextmanager
-def _as_one(name: str, stores: Sequence[Store]) -> Iterator[SavedStore]:
-    """Meanwhile nothing is pushed to any of them."""
+def saved_together(name: str, stores: Sequence[Store]) -> Iterator[SavedOnServers]:
+    """Stores, whose tensors have different names, as one thing to save. Meanwhile nothing is pushed to any of them."""
     with ExitStack() as gates:
         for store in stores:
             gates.enter_context(store._gate)
         each = [store._saved() for store in stores]
-        yield replace(each[0], name=name, tensors={key: one for some in each for key, one in some.tensors.items()})
+        tensors = {key: one for some in each for key, one in some.tensors.items()}
+        yield SavedOnServers(replace(each[0], name=name, tensors=tensors))
 
 
 def _keep_spec(tensor: TensorSpec, terms: StoreTerms) -> KeepSpec:

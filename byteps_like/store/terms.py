@@ -29,6 +29,11 @@ class StoreTerms:
         """Of the policy, of combining, and of the update, as servers are told."""
         return text_of(self.policy), self.combining.text(), self.update.spec()
 
+    @property
+    def kept_as(self) -> str:
+        """How values are kept, but for the policy: what must be the same where they are restored."""
+        return f"combine {self.combining.text()}, update {self.update.spec()}"
+
     def check_push(self, weight: float, lr: float | None, *, integers: bool) -> None:
         """Raises InvalidArgumentError for what can't come with a contribution."""
         self.update.rate(lr)

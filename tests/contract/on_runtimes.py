@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from mixed_job import in_threads
 
 from byteps_like.torch.job import runtime
+from tests.contract.mixed_job import in_threads
 
 
 def by_servers(runtimes: list[runtime.Runtime], body: Callable[[int], Any]) -> list[Any]:

@@ -1,6 +1,7 @@
-"""Checkpoints of what servers keep: a directory of parts and a manifest, written and read by all ranks together.
+"""Checkpoints of what is kept: a directory of parts and a manifest, written and read by all ranks together.
 
-`Store` and `KV` come in; `worker.keeping.Keeps.ask` does the work on servers. `recut` is pure.
+`saved.Saved` is what they are made of: what servers keep of a `Store` or a `KV` (on_servers), by
+`worker.keeping.Keeps.ask`, or what all ranks hold alike (alike). `recut` is pure.
 
 Private: reading, recut.
 """

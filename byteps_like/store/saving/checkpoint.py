@@ -1,62 +1,57 @@
-"""Saves what servers keep to a directory, and restores it: by all ranks together, each its share."""
+"""Saves what is kept to a directory, and restores it: by all ranks together, each its share."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from byteps_like.errors import BytePSLikeError, CorruptError, InvalidArgumentError, MismatchError
-from byteps_like.store.saving.keys import SavedKey, SavedStore
 from byteps_like.store.saving.manifest import (
+    Index,
     Manifest,
+    SavedOwn,
     SavedPartWriter,
     SavedPiece,
     SavedTensor,
     read_index,
     read_manifest,
+    read_own,
     read_piece,
     remove_others,
     told,
     write_index,
     write_manifest,
 )
-from byteps_like.store.saving.reading import KeyContent, read_rows, read_values
-from byteps_like.store.saving.recut import overlapping, state_copies, value_copy
-from byteps_like.wire.saving import (
-    MAX_SAVED,
-    SavedPart,
-    encode_clear,
-    encode_commit,
-    encode_write,
-    encode_write_rows,
-)
-from byteps_like.worker.keeping import SavingRequest
-from byteps_like.worker.tables import BUCKET_SHIFT, TableShards
+from byteps_like.store.saving.saved import ReadPiece, Saved, SavedContent, Void
+from byteps_like.wire.crc32c import Buffer
 
-ReadPiece = Callable[[SavedPiece], memoryview]
+GiveOwn = Callable[[], Sequence[Buffer]]
+"""What this rank saves of its own beside; all ranks have something, or none."""
+TakeOwn = Callable[[int, memoryview], None]
+"""Gets a rank, and what that has saved of its own, before anything is changed; raises what is wrong with it."""
 _PART = "part-"
-_OF_FUNCTION = "update function"
-"""In the terms of a tensor whose state has whatever form its users gave it."""
 
 
-def save(store: SavedStore, folder: Path) -> int:
+def _nothing() -> Sequence[Buffer]:
+    return ()
+
+
+def save(saved: Saved, folder: Path, own: GiveOwn = _nothing) -> int:
     """Writes a checkpoint; its version. Blocks until it is whole on the disk. See Store.checkpoint."""
-    token = _begin(store, folder)
-    index = f"{_PART}{token}-{store.worker.rank:05}.json"
+    token = _begin(saved, folder)
+    index = f"{_PART}{token}-{saved.rank:05}.json"
     part: SavedPartWriter | None = None
     try:
         error: BytePSLikeError | None = None
         try:
             part = SavedPartWriter(folder, index.replace(".json", ".bin"))
-            write_index(folder, index, _write_share(store, part))
+            write_index(folder, index, Index(_write_share(saved, part), _write_own(part, own())))
         except BytePSLikeError as failed:
             error = failed
-        store.agree("end a checkpoint", error)
-        return _conclude(store, folder, token)
+        saved.agree("end a checkpoint", error)
+        return _conclude(saved, folder, token)
     except BaseException:
         if part is not None:
             part.drop()
@@ -64,18 +59,18 @@ def save(store: SavedStore, folder: Path) -> int:
         raise
 
 
-def _begin(store: SavedStore, folder: Path) -> str:
+def _begin(saved: Saved, folder: Path) -> str:
     """What names the parts of this one."""
     error: BytePSLikeError | None = None
     try:
         with told(folder):
             folder.mkdir(parents=True, exist_ok=True)
         other = _name_in(folder)
-        if other not in (None, store.name):
-            error = InvalidArgumentError(f"{folder} has a checkpoint of {other!r}: give {store.name!r} another one")
+        if other not in (None, saved.name):
+            error = InvalidArgumentError(f"{folder} has a checkpoint of {other!r}: give {saved.name!r} another one")
     except BytePSLikeError as failed:
         error = failed
-    return store.agree(f"save to {folder}", error, note=secrets.token_hex(6))[0]
+    return saved.agree(f"save to {folder}", error, note=secrets.token_hex(6))[0]
 
 
 def _name_in(folder: Path) -> str | None:
@@ -86,94 +81,110 @@ def _name_in(folder: Path) -> str | None:
         return None
 
 
-def _write_share(store: SavedStore, part: SavedPartWriter) -> dict[str, list[SavedPiece]]:
-    pieces: dict[str, list[SavedPiece]] = {}
-    dense = [one for one in store.own if not store.tensors[one.tensor].saved.is_table]
-    tables = [one for one in store.own if store.tensors[one.tensor].saved.is_table]
-    for found in read_values(store, dense):
-        pieces.setdefault(found.key.tensor, []).append(_written(part, found))
-    by_shard: dict[SavedKey, list[SavedPiece]] = {one: [] for one in tables}
-    for rows in read_rows(store, tables):
-        if isinstance(rows, SavedKey):
-            by_shard[rows].clear()
+def _write_share(saved: Saved, part: SavedPartWriter) -> dict[str, list[SavedPiece]]:
+    """By tensor."""
+    written: dict[int, list[tuple[str, SavedPiece]]] = {}
+    for found in saved.contents(every=False):
+        if isinstance(found, Void):
+            written.pop(found.source, None)
         else:
-            by_shard[rows.key].append(_written(part, rows, rows=True))
-    for one, some in by_shard.items():
-        pieces.setdefault(one.tensor, []).extend(some)
-    part.close()
+            written.setdefault(found.source, []).append((found.tensor, _written(part, found)))
+    pieces: dict[str, list[SavedPiece]] = {}
+    for tensor, piece in (one for some in written.values() for one in some):
+        pieces.setdefault(tensor, []).append(piece)
     return pieces
 
 
-def _written(part: SavedPartWriter, found: KeyContent, *, rows: bool = False) -> SavedPiece:
+def _written(part: SavedPartWriter, found: SavedContent) -> SavedPiece:
     at, crc = part.write(found.chunks)
-    head, length = found.head, sum(len(one) for one in found.chunks)
-    where = (0, length, 0) if rows else (found.key.offset, found.key.nbytes, head.state_bytes)
-    return SavedPiece(part.file, at, *where, head.version, head.clocks, crc, head.waiting)
+    return SavedPiece(
+        part.file, at, found.offset, found.nbytes, found.state_bytes, found.version, found.clocks, crc, found.waiting
+    )
 
 
-def _conclude(store: SavedStore, folder: Path, token: str) -> int:
+def _write_own(part: SavedPartWriter, own: Sequence[Buffer]) -> SavedOwn | None:
+    """Behind the share. The part is on the disk then."""
+    at, crc = part.write(own)
+    part.close()
+    return SavedOwn(part.file, at, sum(len(one) for one in own), crc) if own else None
+
+
+def _conclude(saved: Saved, folder: Path, token: str) -> int:
     """Rank 0 writes the manifest; the version."""
     error: BytePSLikeError | None = None
     version = 0
-    if store.worker.rank == 0:
+    if saved.rank == 0:
         try:
-            version = _write_manifest(store, folder, token)
+            version = _write_manifest(saved, folder, token)
         except BytePSLikeError as failed:
             error = failed
-    return int(store.agree("have a checkpoint", error, note=str(version))[0])
+    return int(saved.agree("have a checkpoint", error, note=str(version))[0])
 
 
-def _write_manifest(store: SavedStore, folder: Path, token: str) -> int:
+def _write_manifest(saved: Saved, folder: Path, token: str) -> int:
+    indexes = [read_index(folder, f"{_PART}{token}-{rank:05}.json") for rank in range(saved.ranks)]
     pieces: dict[str, list[SavedPiece]] = {}
-    for rank in range(store.worker.size):
-        for name, some in read_index(folder, f"{_PART}{token}-{rank:05}.json").items():
+    for index in indexes:
+        for name, some in index.pieces.items():
             pieces.setdefault(name, []).extend(some)
     tensors = {
-        name: replace(one.saved, pieces=tuple(sorted(pieces.get(name, []), key=lambda piece: piece.offset)))
-        for name, one in store.tensors.items()
+        name: replace(one, pieces=tuple(sorted(pieces.get(name, []), key=lambda piece: piece.offset)))
+        for name, one in saved.tensors.items()
     }
     version = min((piece.version for some in pieces.values() for piece in some), default=0)
-    manifest = Manifest(store.name, version, store.worker.size, tensors)
+    own = tuple(index.own for index in indexes if index.own is not None)
+    manifest = Manifest(saved.name, version, saved.ranks, tensors, own)
     write_manifest(folder, manifest)
     remove_others(folder, manifest.files(), _PART)
     return version
 
 
-def restore(store: SavedStore, folder: Path) -> None:
-    """Puts a checkpoint on the servers. See Store.restore."""
+def restore(saved: Saved, folder: Path, take: TakeOwn | None = None) -> None:
+    """Puts a checkpoint in place. See Store.restore. `take`: is given what this rank has saved of its own, or rank 0,
+    where there was none of this number."""
+
+    def take_own() -> None:
+        if take is not None:
+            rank = saved.rank if saved.rank < len(manifest.own) else 0
+            take(rank, read_own(folder, manifest.own[rank]))
+
     try:
         manifest = read_manifest(folder)
-        check(store, manifest, str(folder))
+        check(saved, manifest, str(folder))
+        if take is not None and not manifest.own:
+            raise MismatchError(f"{folder} has nothing of the ranks' own: it is a checkpoint of another kind")
     except BytePSLikeError as error:
-        store.agree(f"restore {folder}", error)
+        saved.agree(f"restore {folder}", error)
         raise
-    put(store, manifest, lambda piece: read_piece(folder, piece), f"restore {folder}")
+    put(saved, manifest, lambda piece: read_piece(folder, piece), f"restore {folder}", take_own)
 
 
-def put(store: SavedStore, manifest: Manifest, read: ReadPiece, what: str) -> None:
-    """Gives the servers what was saved: nothing is changed there before all ranks have read and verified theirs."""
-    store.ask([one.asks(encode_clear(one.key)) for one in store.own])
-    store.agree(what)
+def put(
+    saved: Saved, manifest: Manifest, read: ReadPiece, what: str, take_own: Callable[[], None] = lambda: None
+) -> None:
+    """Has kept what was saved: nothing is changed before all ranks have read and verified theirs."""
+    saved.clear()
+    saved.agree(what)
     error: BytePSLikeError | None = None
     try:
-        _bring(store, manifest, read)
+        saved.bring(manifest, read)
+        take_own()
     except BytePSLikeError as failed:
         error = failed
-    store.agree("have restored", error)
-    store.ask([one.asks(encode_commit(one.key, _version(manifest, one))) for one in store.own])
-    store.agree("go on")
-    for one in store.keys:
-        store.tensors[one.tensor].versions.restored(one.number, _version(manifest, one))
+    saved.agree("have restored", error)
+    saved.commit(manifest)
+    saved.agree("go on")
+    saved.settle(manifest)
 
 
-def check(store: SavedStore, manifest: Manifest, where: str) -> None:
+def check(saved: Saved, manifest: Manifest, where: str) -> None:
     """Raises MismatchError where the checkpoint is of something else."""
-    here = {name: one.saved for name, one in store.tensors.items()}
+    here = saved.tensors
     for name in dict.fromkeys([*here, *manifest.tensors]):
         texts = [_text(some.get(name)) for some in (manifest.tensors, here)]
         if texts[0] != texts[1]:
             raise MismatchError(
-                f"{where} has {name!r} as {texts[0]}, but {store.name!r} of this job as {texts[1]}", key=name
+                f"{where} has {name!r} as {texts[0]}, but {saved.name!r} of this job as {texts[1]}", key=name
             )
 
 
@@ -182,64 +193,3 @@ def _text(one: SavedTensor | None) -> str:
         return "nothing"
     kind = "rows" if one.is_table else "a value"
     return f"{kind} of shape {list(one.shape)}, {one.dtype}, {one.terms}"
-
-
-def _version(manifest: Manifest, key: SavedKey) -> int:
-    """The greatest of what it gets: none of its rows, and no step, is of a later one."""
-    saved = manifest.tensors[key.tensor]
-    pieces = saved.pieces
-    if not saved.is_table:
-        pieces = tuple(pieces[one] for one in overlapping(pieces, key.offset, key.nbytes, key.tensor))
-    return max((piece.version for piece in pieces), default=0)
-
-
-def _bring(store: SavedStore, manifest: Manifest, read: ReadPiece) -> None:
-    dense = [one for one in store.own if not store.tensors[one.tensor].saved.is_table]
-    heads = store.heads(dense)
-    for one in dense:
-        store.ask(_writes(one, manifest.tensors[one.tensor], heads[one.key].state_bytes, read))
-    for name, saved in manifest.tensors.items():
-        if saved.is_table:
-            for piece in saved.pieces[store.worker.rank :: store.worker.size]:
-                store.ask(_row_writes(store, name, read(piece)))
-
-
-def _writes(one: SavedKey, saved: SavedTensor, state_bytes: int, read: ReadPiece) -> list[SavingRequest]:
-    """What makes a key's content of pieces."""
-    requests = []
-    for number in overlapping(saved.pieces, one.offset, one.nbytes, one.tensor):
-        piece = saved.pieces[number]
-        data = read(piece)
-        value, state = data[: piece.nbytes], data[piece.nbytes :]
-        copies = [(SavedPart.VALUE, value, value_copy(piece, one.offset, one.nbytes))]
-        copies += [
-            (SavedPart.STATE, state, copy)
-            for copy in state_copies(
-                piece, one.offset, one.nbytes, state_bytes, one.tensor, has_form=_OF_FUNCTION not in saved.terms
-            )
-        ]
-        for part, source, copy in copies:
-            for at in range(0, copy.nbytes, MAX_SAVED):
-                chosen = source[copy.source + at : copy.source + min(at + MAX_SAVED, copy.nbytes)]
-                requests.append(one.asks(encode_write(one.key, part, copy.target + at, chosen)))
-    return requests
-
-
-def _row_writes(store: SavedStore, name: str, rows: memoryview) -> list[SavingRequest]:
-    """Brings rows to the shards where they belong by now."""
-    table = store.tensors[name]
-    keys = [one for one in store.keys if one.tensor == name]
-    if not len(rows):
-        return []
-    size = table.saved.row_bytes
-    records = np.frombuffer(rows, np.uint8).reshape(-1, size)
-    ids = records[:, :8].copy().view("<u8").ravel()
-    owners = np.asarray(TableShards(table.declared).owners)[ids >> np.uint64(BUCKET_SHIFT)]
-    step = max(1, MAX_SAVED // size)
-    requests: list[SavingRequest] = []
-    for one in keys:
-        chosen = records[owners == one.number]
-        requests += [
-            one.asks(encode_write_rows(one.key, chosen[at : at + step].tobytes())) for at in range(0, len(chosen), step)
-        ]
-    return requests

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from byteps_like.errors import BytePSLikeError, MismatchError, PeerLostError, from_code
+from byteps_like.errors import PeerLostError
 from byteps_like.store.saving.manifest import SavedTensor
 from byteps_like.store.versions import Versions
 from byteps_like.wire.saving import MAX_WORD, KeyHead, decode_heads, decode_words, encode_cut, encode_heads, heads_most
@@ -91,11 +91,6 @@ class SavedStore:
                 turns[key.place] += 1
         return [key for _, _, key in sorted(placed)]
 
-    @property
-    def own(self) -> list[SavedKey]:
-        """Those that this rank saves and restores."""
-        return self.keys[self.worker.rank :: self.worker.size]
-
     def ask(self, requests: Sequence[SavingRequest]) -> list[bytes]:
         """The answers. Blocks. Raises the typed error of one that failed."""
         if not requests:
@@ -142,24 +137,6 @@ class SavedStore:
             for at in range(0, len(some), _MOST_KEYS):
                 chosen = some[at : at + _MOST_KEYS]
                 yield chosen, [one.key for one in chosen]
-
-    def agree(self, what: str, error: BytePSLikeError | None = None, *, note: str = "") -> list[str]:
-        """Meets with the others; a note of each. Raises this rank's `error`, or that of another, and MismatchError
-        unless all have come to do `what`."""
-        words = self.meet(f"!{int(error.code)}\n{error}" if error is not None else f"{note}\n{what}")
-        if error is not None:
-            raise error
-        for rank, word in enumerate(words):
-            first, _, rest = word.partition("\n")
-            if first.startswith("!"):
-                raise from_code(int(first[1:]), f"rank {rank}: {rest}", rank=rank)
-            if not what.startswith(rest) or (rest != what and len(word.encode()) < MAX_WORD - 4):
-                raise MismatchError(
-                    f"{self.name!r}: the ranks disagree: rank {self.worker.rank} wants to {what}; rank {rank} to"
-                    f" {rest}",
-                    rank=self.worker.rank,
-                )
-        return [word.partition("\n")[0] for word in words]
 
 
 def _by_place(keys: Sequence[SavedKey]) -> list[list[SavedKey]]:

@@ -65,6 +65,17 @@ class SavedTensor:
 
 
 @dataclass(frozen=True)
+class SavedOwn:
+    """What a rank has saved of its own, beside what all keep together."""
+
+    file: str
+    at: int
+    nbytes: int
+    crc: int
+    """CRC32C of all its bytes."""
+
+
+@dataclass(frozen=True)
 class Manifest:
     """A checkpoint."""
 
@@ -74,10 +85,13 @@ class Manifest:
     """The least of its keys."""
     ranks: int
     tensors: Mapping[str, SavedTensor] = field(default_factory=dict)
+    own: tuple[SavedOwn, ...] = ()
+    """By rank; none: ranks have saved nothing of their own."""
 
     def files(self) -> set[str]:
         """Its parts."""
-        return {piece.file for one in self.tensors.values() for piece in one.pieces}
+        pieces = {piece.file for one in self.tensors.values() for piece in one.pieces}
+        return pieces | {one.file for one in self.own}
 
 
 @contextmanager
@@ -126,37 +140,54 @@ class SavedPartWriter:
 
 def read_piece(folder: Path, piece: SavedPiece) -> memoryview:
     """Its bytes. Raises CorruptError, naming the file, where they are not those that were written."""
-    path = folder / piece.file
+    return read_own(folder, SavedOwn(piece.file, piece.at, piece.length, piece.crc))
+
+
+def read_own(folder: Path, own: SavedOwn) -> memoryview:
+    """As `read_piece`."""
+    path = folder / own.file
     try:
         with path.open("rb") as part:
-            part.seek(piece.at)
-            data = part.read(piece.length)
+            part.seek(own.at)
+            data = part.read(own.nbytes)
     except FileNotFoundError:
         raise CorruptError(f"{path} is missing: the checkpoint can't be restored; use another") from None
     except OSError as error:
         raise SystemCallError(f"{path}: {error.strerror}", operation="restore") from error
-    if len(data) < piece.length:
-        raise CorruptError(f"{path} ends at byte {piece.at + len(data)}, before {piece.at + piece.length}: it was cut")
-    if crc32c(data) != piece.crc:
-        raise CorruptError(f"{path}: bytes {piece.at} to {piece.at + piece.length} fail their checksum")
+    if len(data) < own.nbytes:
+        raise CorruptError(f"{path} ends at byte {own.at + len(data)}, before {own.at + own.nbytes}: it was cut")
+    if crc32c(data) != own.crc:
+        raise CorruptError(f"{path}: bytes {own.at} to {own.at + own.nbytes} fail their checksum")
     return memoryview(data)
 
 
-def write_index(folder: Path, file: str, pieces: Mapping[str, Sequence[SavedPiece]]) -> None:
-    """What a rank has written, by tensor: rank 0 puts it into the manifest."""
-    _replace(folder / file, {name: [asdict(one) for one in some] for name, some in pieces.items()})
+@dataclass(frozen=True)
+class Index:
+    """What a rank has written: rank 0 puts it into the manifest."""
+
+    pieces: Mapping[str, Sequence[SavedPiece]]
+    """By tensor."""
+    own: SavedOwn | None = None
 
 
-def read_index(folder: Path, file: str) -> dict[str, list[SavedPiece]]:
+def write_index(folder: Path, file: str, index: Index) -> None:
+    """Beside the part."""
+    pieces = {name: [asdict(one) for one in some] for name, some in index.pieces.items()}
+    _replace(folder / file, {"pieces": pieces, "own": None if index.own is None else asdict(index.own)})
+
+
+def read_index(folder: Path, file: str) -> Index:
     """The same."""
     found = _read(folder / file)
-    return {name: [_piece(one) for one in some] for name, some in found.items()}
+    pieces = {name: [_piece(one) for one in some] for name, some in found["pieces"].items()}
+    return Index(pieces, None if found["own"] is None else SavedOwn(**found["own"]))
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """From here on the checkpoint is there, in place of the one before."""
     tensors = {name: asdict(one) for name, one in manifest.tensors.items()}
-    body = {"name": manifest.name, "version": manifest.version, "ranks": manifest.ranks, "tensors": tensors}
+    own = [asdict(one) for one in manifest.own]
+    body = {"name": manifest.name, "version": manifest.version, "ranks": manifest.ranks, "tensors": tensors, "own": own}
     _replace(folder / MANIFEST, {"format": _FORMAT, "layout": _LAYOUT, "crc32c": _crc(body), **body})
 
 
@@ -170,7 +201,8 @@ def read_manifest(folder: Path) -> Manifest:
         if found.pop("crc32c") != _crc(found):
             raise CorruptError(f"{path} fails its checksum")
         tensors = {name: _tensor(one) for name, one in found["tensors"].items()}
-        return Manifest(found["name"], found["version"], found["ranks"], tensors)
+        own = tuple(SavedOwn(**one) for one in found["own"])
+        return Manifest(found["name"], found["version"], found["ranks"], tensors, own)
     except (KeyError, TypeError, AttributeError) as error:
         raise CorruptError(f"{path} is not the manifest of a checkpoint: {error}") from None
 

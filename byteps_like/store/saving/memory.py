@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,66 +10,63 @@ import numpy as np
 
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError
 from byteps_like.store.saving.checkpoint import check, put
-from byteps_like.store.saving.keys import SavedKey, SavedStore
 from byteps_like.store.saving.manifest import Manifest, SavedPiece, SavedTensor
-from byteps_like.store.saving.reading import KeyContent, read_rows, read_values
+from byteps_like.store.saving.saved import Saved, SavedContent, Void
 
 State = dict[str, Any]
 
 
-def gather(store: SavedStore) -> State:
+def gather(saved: Saved) -> State:
     """All of it, of one cut, on every rank. See Store.state_dict."""
-    store.agree("gather the state")
+    saved.agree("gather the state")
     error: BytePSLikeError | None = None
-    found: dict[SavedKey, list[KeyContent]] = {}
+    found: list[SavedContent] = []
     try:
-        found = _read(store)
+        found = _read(saved)
     except BytePSLikeError as failed:
         error = failed
-    store.agree("have the state", error)
-    tensors = {name: _tensor(store, name, found) for name in store.tensors}
-    versions = [content.head.version for some in found.values() for content in some]
-    return {"name": store.name, "version": min(versions, default=0), "ranks": store.worker.size, "tensors": tensors}
+    saved.agree("have the state", error)
+    tensors = {
+        name: _tensor(one, [content for content in found if content.tensor == name])
+        for name, one in saved.tensors.items()
+    }
+    version = min((content.version for content in found), default=0)
+    return {"name": saved.name, "version": version, "ranks": saved.ranks, "tensors": tensors}
 
 
-def scatter(store: SavedStore, state: Mapping[str, Any]) -> None:
-    """Puts it on the servers, each rank its share. See Store.load_state_dict."""
+def scatter(saved: Saved, state: Mapping[str, Any], take_own: Callable[[], None] = lambda: None) -> None:
+    """Puts it in place, each rank its share. See Store.load_state_dict. `take_own`: as of `checkpoint.put`."""
     try:
         manifest, data = _manifest(state)
-        check(store, manifest, "the state")
+        check(saved, manifest, "the state")
     except BytePSLikeError as error:
-        store.agree("load a state", error)
+        saved.agree("load a state", error)
         raise
-    put(store, manifest, lambda piece: data[piece.file, piece.at], "load a state")
+    put(saved, manifest, lambda piece: data[piece.file, piece.at], "load a state", take_own)
 
 
-def _read(store: SavedStore) -> dict[SavedKey, list[KeyContent]]:
-    is_table = {name: one.saved.is_table for name, one in store.tensors.items()}
-    found: dict[SavedKey, list[KeyContent]] = {one: [] for one in store.keys}
-    for content in read_values(store, [one for one in store.keys if not is_table[one.tensor]]):
-        found[content.key].append(content)
-    for rows in read_rows(store, [one for one in store.keys if is_table[one.tensor]]):
-        if isinstance(rows, SavedKey):
-            found[rows].clear()
+def _read(saved: Saved) -> list[SavedContent]:
+    found: dict[int, list[SavedContent]] = {}
+    for one in saved.contents(every=True):
+        if isinstance(one, Void):
+            found.pop(one.source, None)
         else:
-            found[rows.key].append(rows)
-    return found
+            found.setdefault(one.source, []).append(one)
+    return [one for some in found.values() for one in some]
 
 
-def _tensor(store: SavedStore, name: str, found: Mapping[SavedKey, list[KeyContent]]) -> State:
-    saved = store.tensors[name].saved
-    contents = [content for key, some in found.items() if key.tensor == name for content in some]
+def _tensor(saved: SavedTensor, contents: Sequence[SavedContent]) -> State:
     value = None if saved.is_table else np.empty(saved.shape, saved.dtype)
     flat = None if value is None else value.reshape(-1).view(np.uint8)
     pieces = []
     for content in contents:
-        key, data = content.key, np.frombuffer(b"".join(content.chunks), np.uint8)
+        data = np.frombuffer(b"".join(content.chunks), np.uint8)
         if flat is not None:
-            flat[key.offset : key.offset + key.nbytes] = data[: key.nbytes]
-            where = {"offset": key.offset, "nbytes": key.nbytes, "state": data[key.nbytes :].copy()}
+            flat[content.offset : content.offset + content.nbytes] = data[: content.nbytes]
+            where = {"offset": content.offset, "nbytes": content.nbytes, "state": data[content.nbytes :].copy()}
         else:
             where = {"offset": 0, "nbytes": len(data), "rows": data}
-        pieces.append({**where, "version": content.head.version, "clocks": list(content.head.clocks)})
+        pieces.append({**where, "version": content.version, "clocks": list(content.clocks)})
     described = {entry: kept for entry, kept in asdict(saved).items() if entry != "pieces"}
     return {**described, "value": value, "pieces": pieces}
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from byteps_like.errors import StalledError
 from byteps_like.store.saving.keys import SavedKey, SavedStore
+from byteps_like.store.saving.saved import SavedContent, Void
 from byteps_like.wire.crc32c import Buffer
 from byteps_like.wire.saving import (
     MAX_SAVED,
@@ -24,17 +25,7 @@ _BATCH = 32 << 20
 _TRIES = 100
 
 
-@dataclass(frozen=True)
-class KeyContent:
-    """What a key keeps, or, of a table, some of its rows."""
-
-    key: SavedKey
-    head: KeyHead
-    chunks: Sequence[Buffer]
-    """The value, then the state; or rows."""
-
-
-def read_values(store: SavedStore, keys: Sequence[SavedKey]) -> Iterator[KeyContent]:
+def read_values(store: SavedStore, keys: Sequence[SavedKey]) -> Iterator[SavedContent]:
     """Of dense keys. Contributions that wait may still become part of a version meanwhile: then it is read again."""
     wanted = list(keys)
     for _ in range(_TRIES):
@@ -65,14 +56,22 @@ def _batches(keys: Sequence[SavedKey], heads: dict[int, KeyHead]) -> Iterator[li
         yield batch
 
 
-def _read(store: SavedStore, keys: Sequence[SavedKey], heads: dict[int, KeyHead]) -> Iterator[KeyContent | SavedKey]:
+def _read(store: SavedStore, keys: Sequence[SavedKey], heads: dict[int, KeyHead]) -> Iterator[SavedContent | SavedKey]:
     """The key itself, where it has another version by now."""
     requests = [_requests(one, heads[one.key]) for one in keys]
     answers = iter(store.ask([one for some in requests for one in some]))
     for one, some in zip(keys, requests, strict=True):
         head = heads[one.key]
         found = [decode_read(next(answers)) for _ in some]
-        yield KeyContent(one, head, [data for _, data in found]) if {v for v, _ in found} == {head.version} else one
+        if {version for version, _ in found} == {head.version}:
+            yield _content(one, head, [data for _, data in found])
+        else:
+            yield one
+
+
+def _content(one: SavedKey, head: KeyHead, chunks: Sequence[Buffer], *, rows: bool = False) -> SavedContent:
+    where = (0, sum(len(chunk) for chunk in chunks), 0) if rows else (one.offset, one.nbytes, head.state_bytes)
+    return SavedContent(one.tensor, one.key, *where, head.version, head.clocks, head.waiting, chunks)
 
 
 def _requests(one: SavedKey, head: KeyHead) -> list[SavingRequest]:
@@ -95,8 +94,8 @@ class _Rows:
     pages: list[Buffer] = field(default_factory=list)
 
 
-def read_rows(store: SavedStore, keys: Sequence[SavedKey]) -> Iterator[KeyContent | SavedKey]:
-    """Of tables, piece by piece. A key itself: it has another version by now, and what came of it before is void."""
+def read_rows(store: SavedStore, keys: Sequence[SavedKey]) -> Iterator[SavedContent | Void]:
+    """Of tables, piece by piece. What came of a key is void where it has another version by now."""
     heads = store.heads(keys)
     going = [_Rows(one, heads[one.key]) for one in keys]
     tries = 0
@@ -107,14 +106,14 @@ def read_rows(store: SavedStore, keys: Sequence[SavedKey]) -> Iterator[KeyConten
             if version != one.head.version:
                 if (tries := tries + 1) > _TRIES:
                     raise _restless(store)
-                yield one.key
+                yield Void(one.key.key)
                 one.head, one.place, one.size, one.pages = store.heads([one.key])[one.key.key], 0, 0, []
                 continue
             one.pages.append(rows)
             one.size += len(rows)
             one.ended = one.place == 0
             if one.size >= _BATCH or one.ended:
-                yield KeyContent(one.key, one.head, one.pages)
+                yield _content(one.key, one.head, one.pages, rows=True)
                 one.size, one.pages = 0, []
         going = [one for one in going if not one.ended]
 

@@ -6,11 +6,16 @@ as much for every element, or for every row of `width` elements. So a range of e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from byteps_like.errors import CorruptError, MismatchError
+from byteps_like.store.saving.manifest import SavedPiece, SavedTensor
+from byteps_like.wire.saving import SavedPart
+
+_OF_FUNCTION = "update function"
+"""In the terms of a tensor whose state has whatever form its users gave it."""
 
 
 class Ranged(Protocol):
@@ -54,6 +59,28 @@ def overlapping(pieces: Sequence[Ranged], offset: int, nbytes: int, name: str) -
     if at < offset + nbytes:
         raise CorruptError(f"the checkpoint has nothing of byte {at} of {name!r}", key=name)
     return found
+
+
+def newest(pieces: Sequence[SavedPiece], offset: int, nbytes: int, name: str) -> int:
+    """The greatest version of what a range gets."""
+    return max((pieces[one].version for one in overlapping(pieces, offset, nbytes, name)), default=0)
+
+
+def cut_for(
+    place: tuple[int, int, int], saved: SavedTensor, name: str, read: Callable[[SavedPiece], memoryview]
+) -> Iterator[tuple[SavedPart, int, memoryview]]:
+    """What makes a partition, of an offset, bytes of the value and bytes of state, of pieces: where it goes in value or
+    state, and the bytes."""
+    offset, nbytes, state_bytes = place
+    has_form = _OF_FUNCTION not in saved.terms
+    for number in overlapping(saved.pieces, offset, nbytes, name):
+        piece = saved.pieces[number]
+        data = read(piece)
+        value, state = data[: piece.nbytes], data[piece.nbytes :]
+        copy = value_copy(piece, offset, nbytes)
+        yield SavedPart.VALUE, copy.target, value[copy.source : copy.source + copy.nbytes]
+        for copy in state_copies(piece, offset, nbytes, state_bytes, name, has_form=has_form):
+            yield SavedPart.STATE, copy.target, state[copy.source : copy.source + copy.nbytes]
 
 
 def value_copy(piece: Ranged, offset: int, nbytes: int) -> Copy:

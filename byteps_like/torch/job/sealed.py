@@ -57,46 +57,56 @@ class Seal:
         return hmac.digest(self.key, struct.pack(">I", len(head)) + head + data, hashlib.sha256)
 
 
-def flatten(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
+def flatten(tree: Any, *, objects: bool = True) -> tuple[bytes, list[torch.Tensor]]:
     """Dicts, lists, tuples, numbers, strings and None as JSON, and the dense tensors in them, which it gives places.
 
-    What is none of these is pickled into it, such as an object that an optimizer of one's own keeps.
+    What is none of these is pickled into it, such as an object that an optimizer of one's own keeps; without `objects`
+    InvalidArgumentError is raised instead.
     """
     tensors: list[torch.Tensor] = []
-    return json.dumps(_plain(tree, tensors)).encode(), tensors
+    return json.dumps(_plain(tree, tensors, objects)).encode(), tensors
 
 
-def unflatten(text: bytes) -> tuple[Any, list[torch.Tensor]]:
-    """The tree, which has tensors on the CPU to be filled: these, in the order of `flatten`."""
+def unflatten(text: bytes, *, objects: bool = True) -> tuple[Any, list[torch.Tensor]]:
+    """The tree, which has tensors on the CPU to be filled: these, in the order of `flatten`. Without `objects` nothing
+    is unpickled: raises CorruptError for what has been pickled."""
     tensors: list[torch.Tensor] = []
-    return _tree(json.loads(text), tensors), tensors
+    return _tree(json.loads(text), tensors, objects), tensors
 
 
-def _plain(value: Any, tensors: list[torch.Tensor]) -> Any:
+def _plain(value: Any, tensors: list[torch.Tensor], objects: bool) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) is dict:
-        return {"dict": [[_plain(key, tensors), _plain(item, tensors)] for key, item in value.items()]}
+        return {
+            "dict": [[_plain(key, tensors, objects), _plain(item, tensors, objects)] for key, item in value.items()]
+        }
     if type(value) in (list, tuple):
-        return {type(value).__name__: [_plain(item, tensors) for item in value]}
+        return {type(value).__name__: [_plain(item, tensors, objects) for item in value]}
     if isinstance(value, torch.Tensor) and value.layout is torch.strided:
         tensors.append(value)
         return {"tensor": [str(value.dtype).removeprefix("torch."), *value.shape]}
+    if not objects:
+        raise InvalidArgumentError(
+            f"a {type(value).__name__} can't be saved: only dense tensors, numbers, strings, and containers of these"
+        )
     return {"pickle": b64encode(cloudpickle.dumps(value)).decode()}
 
 
-def _tree(value: Any, tensors: list[torch.Tensor]) -> Any:
+def _tree(value: Any, tensors: list[torch.Tensor], objects: bool) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, held),) = value.items()
     if kind == "dict":
-        return {_tree(key, tensors): _tree(item, tensors) for key, item in held}
+        return {_tree(key, tensors, objects): _tree(item, tensors, objects) for key, item in held}
     if kind == "tensor":
         tensors.append(_empty(held))
         return tensors[-1]
     if kind == "pickle":
+        if not objects:
+            raise CorruptError("there is a pickled object where none belongs")
         return cloudpickle.loads(b64decode(held))
-    items = [_tree(item, tensors) for item in held]
+    items = [_tree(item, tensors, objects) for item in held]
     return tuple(items) if kind == "tuple" else items
 
 

@@ -6,8 +6,9 @@ Nothing is encoded twice, and what the codec leaves out of a change is added to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,8 +50,9 @@ class CodedRounds(LockstepRounds):
         self, name: str, values: Sequence[torch.Tensor], outer: ValueUpdate, codec: Codec, feedback: float,
         worker: Worker,
     ) -> None:  # fmt: skip
-        super().__init__(name, values, outer, worker.size)
+        super().__init__(name, values, outer, worker)
         self._group: Group = worker.group(name)
+        self._text = codec.spec()
         self._codec, self._feedback = SlotCodec(codec, 0, "LowComm"), np.float32(feedback)
         self._gathers = [self._gather(len(value)) for value in values]
 
@@ -67,6 +69,17 @@ class CodedRounds(LockstepRounds):
             elements = slice(begin, min(begin + PART, numel))
             begun, end = end, end + self._codec.slot(elements.stop - begin)
             yield slice(begun, end), elements
+
+    @override
+    def own(self) -> dict[str, Any]:
+        residuals = [torch.from_numpy(one.residual) for one in self._gathers]
+        return {"codec": self._text, "residuals": residuals, "rounds": [one.rounds for one in self._gathers]}
+
+    @override
+    def take_own(self, own: Mapping[str, Any], *, is_own: bool) -> None:
+        for one, left, rounds in zip(self._gathers, own["residuals"], own["rounds"], strict=True):
+            one.residual[:] = left.numpy() if is_own else 0
+            one.rounds = rounds  # also of others: no random number is drawn twice
 
     @override
     def begin(self, fragment: int, change: torch.Tensor, weight: float) -> None:

@@ -11,14 +11,14 @@ from byteps_like.store.updates.update import Values, ValueUpdate
 from byteps_like.torch.calls.handles import synchronize
 from byteps_like.torch.low_comm.lockstep_rounds import LockstepRounds
 from byteps_like.torch.ops.single import push_pull_async_inplace
+from byteps_like.worker.api import Worker
 
 
 class CollectiveRounds(LockstepRounds):
     """Of each fragment, weighted changes are summed, and behind them the weights."""
 
-    def __init__(self, name: str, values: Sequence[torch.Tensor], outer: ValueUpdate, ranks: int) -> None:
-        super().__init__(name, values, outer, ranks)
-        self._name = name
+    def __init__(self, name: str, values: Sequence[torch.Tensor], outer: ValueUpdate, worker: Worker) -> None:
+        super().__init__(name, values, outer, worker)
         self._sums = [value.new_empty(len(value) + 1) for value in values]
         self._handles = [-1] * len(values)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -11,15 +14,19 @@ from torch.utils.hooks import RemovableHandle
 
 from byteps_like.compression.codec import Codec
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.store.saving.checkpoint import restore, save
+from byteps_like.store.saving.memory import gather, scatter
 from byteps_like.store.updates.plain import Add, Assign, NoUpdate
 from byteps_like.store.updates.sgd import Nesterov, Sgd
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.low_comm.collective_rounds import CollectiveRounds
 from byteps_like.torch.low_comm.fragments import Fragment, fragments_of
-from byteps_like.torch.low_comm.rounds import OuterRounds, SettledChange
+from byteps_like.torch.low_comm.position import Position, check_position, packed, unpacked
+from byteps_like.torch.low_comm.rounds import OuterRounds
 from byteps_like.torch.low_comm.store_rounds import StoreRounds
 from byteps_like.torch.low_comm.terms import LowCommTerms, Weigh, low_comm_terms
+from byteps_like.torch.low_comm.travel import Travel
 
 _NO_GRADIENTS = (NoUpdate, Assign, Add)
 """Updates that don't subtract what they are given."""
@@ -86,7 +93,7 @@ class LowComm:
         self._terms = low_comm_terms(given, others)
         self._outer = Nesterov(lr=0.7, momentum=0.9) if outer is None else outer
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._fragments = [_Travel(one) for one in fragments_of(trained, self._terms.fragments)]
+        self._fragments = [Travel(one) for one in fragments_of(trained, self._terms.fragments)]
         if isinstance(self._outer, _NO_GRADIENTS):
             raise InvalidArgumentError(
                 f"outer={self._outer.name} has no use for a gradient: AveragedWeights() averages weights"
@@ -96,7 +103,8 @@ class LowComm:
         self._inner = inner
         self._rounds: OuterRounds | None = None
         self._hook: RemovableHandle | None = None
-        self._steps = 0
+        self.steps = 0
+        """Of the inner optimizer, that were made within `with` blocks."""
 
     @property
     def version(self) -> int:
@@ -130,12 +138,11 @@ class LowComm:
         have rank 0's weights; later only with a quorum. Raises the job's error."""
         if self._hook is not None:
             raise InvalidArgumentError("this LowComm is in use: leave its with block first")
-        if self._rounds is None:
-            self._rounds = _rounds(self._outer, self._terms, [one.fragment.read() for one in self._fragments])
-            for one, value in zip(self._fragments, self._rounds.values, strict=True):
-                one.fragment.mix(value, own=0.0)
-        self._land(0)  # what an exception has left under way
-        self._rounds.enter()
+        rounds = self._opened()
+        for number, one in enumerate(self._fragments):
+            if one.begun is not None and one.arrived is None:  # an exception has left it
+                self._end(number, one)
+        rounds.enter()
         self._hook = self._inner.register_step_post_hook(self._after_step)
         return self
 
@@ -151,11 +158,97 @@ class LowComm:
         if kind is None and self._rounds is not None:
             newer = self._rounds.leave()
             for number, one in enumerate(self._fragments):
+                if newer:
+                    one.arrived = None
                 if newer or one.begun is not None:
                     self._end(number, one)
 
+    def checkpoint(self, path: str | os.PathLike[str]) -> int:
+        """Writes all that training goes on from to a directory, which all ranks reach by this path; the version. That
+        is the common weights and the outer optimizer's state, and of each rank its own weights, its position between
+        two contributions, what a codec has left out, and the inner optimizer's `state_dict()`.
+
+        All ranks call it between two steps, within the `with` block or outside of it. Waits first for the common
+        weights that are under way; they land when they are due. Blocks until it is whole on the disk; a checkpoint
+        that is there already stays as it is until then. Raises as Store.checkpoint.
+        """
+        rounds = self._arrived()
+        with rounds.saved() as saved:
+            return save(saved, Path(path), lambda: packed(self._position(rounds)))
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Goes on from a checkpoint, from any number of ranks and servers, or none: with the common weights, the rank's
+        own and the inner optimizer's state in place. All ranks call it between two steps. A rank whose number there
+        was not takes rank 0's place, with the common weights.
+
+        Raises MismatchError (with both texts) where the checkpoint has other fragments, another outer or inner
+        optimizer or codec, CorruptError naming the file where something of it is missing, cut off or damaged: nothing
+        is changed on any rank or server then.
+        """
+        rounds = self._arrived()
+        own, found = self._position(rounds), Position()
+
+        def take(_: int, data: memoryview) -> None:
+            found.update(unpacked(data))
+            check_position(found, own)
+
+        with rounds.saved() as saved:
+            restore(saved, Path(path), take)
+        self._take(rounds, found)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `checkpoint` writes, in this rank's memory: "common" is the same on all ranks, "own" each rank's. All
+        ranks call it. Raises as `checkpoint`."""
+        rounds = self._arrived()
+        with rounds.saved() as saved:
+            return {"common": gather(saved), "own": deepcopy(self._position(rounds))}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` has given on this rank. All ranks call it with the same "common"; a rank that
+        was not there takes another's place by that one's "own". See `restore`."""
+        rounds = self._arrived()
+        own, found = self._position(rounds), deepcopy(state.get("own", {}))
+        with rounds.saved() as saved:
+            scatter(saved, state.get("common", {}), lambda: check_position(found, own))
+        self._take(rounds, found)
+
+    def _opened(self) -> OuterRounds:
+        """Blocks, the first time, until the weights are rank 0's."""
+        if self._rounds is None:
+            self._rounds = _rounds(self._outer, self._terms, [one.fragment.read() for one in self._fragments])
+            for one, value in zip(self._fragments, self._rounds.values, strict=True):
+                one.fragment.mix(value, own=0.0)
+        return self._rounds
+
+    def _arrived(self) -> OuterRounds:
+        """Blocks until nothing is under way any more."""
+        rounds = self._opened()
+        for number, one in enumerate(self._fragments):
+            if one.begun is not None and one.arrived is None:
+                one.arrived = rounds.finish(number)
+                one.hear(rounds.settled(number))
+        return rounds
+
+    def _position(self, rounds: OuterRounds) -> Position:
+        inner = {"kind": type(self._inner).__qualname__, "state": self._inner.state_dict()}
+        fragments = [one.state() for one in self._fragments]
+        rank = _runtime.current().worker.rank
+        return {"rank": rank, "steps": self.steps, "fragments": fragments, "inner": inner, "rounds": rounds.own()}
+
+    def _take(self, rounds: OuterRounds, found: Position) -> None:
+        is_own = found["rank"] == _runtime.current().worker.rank
+        rounds.restored()
+        rounds.take_own(found["rounds"], is_own=is_own)
+        for one, state, common in zip(self._fragments, found["fragments"], rounds.values, strict=True):
+            if is_own:
+                one.take(state)
+            else:
+                one.take_place(state, common)
+        self.steps = found["steps"]
+        self._inner.load_state_dict(found["inner"]["state"])
+
     def _after_step(self, *_: object) -> None:
-        self._steps += 1
+        self.steps += 1
         for one in self._fragments:
             one.steps += 1
         self._contribute()
@@ -164,10 +257,10 @@ class LowComm:
     def _contribute(self) -> None:
         assert self._rounds is not None  # since it was entered
         for number, one in enumerate(self._fragments):
-            if self._terms.pushes(number, self._steps):
+            if self._terms.pushes(number, self.steps):
                 weight = self._terms.weigh(one.samples, one.steps)
                 change = self._change(one.fragment, self._rounds.values[number])
-                one.begin(self._steps)
+                one.begin(self.steps)
                 self._rounds.begin(number, change, weight)
 
     def _change(self, fragment: Fragment, common: torch.Tensor) -> torch.Tensor:
@@ -176,45 +269,20 @@ class LowComm:
 
     def _land(self, delay: int) -> None:
         for number, one in enumerate(self._fragments):
-            if one.begun is not None and self._steps - one.begun >= delay:
+            if one.begun is not None and self.steps - one.begun >= delay:
                 self._end(number, one)
 
-    def _end(self, number: int, one: _Travel) -> None:
+    def _end(self, number: int, one: Travel) -> None:
         assert self._rounds is not None
-        one.end(self._rounds.finish(number), self._rounds.values[number], self._terms.mix)
+        version = self._rounds.finish(number) if one.arrived is None else one.arrived
+        one.land(version, self._rounds.values[number], self._terms.mix)
         one.hear(self._rounds.settled(number))  # or contributions of which it isn't asked would be kept
 
-    def _heard(self) -> list[_Travel]:
+    def _heard(self) -> list[Travel]:
         """The fragments, with what has become of their contributions by now."""
         for number, one in enumerate(self._fragments):
             one.hear(self._rounds.settled(number) if self._rounds is not None else ())
         return self._fragments
-
-
-class _Travel:
-    """A fragment, and what is under way of it."""
-
-    def __init__(self, fragment: Fragment) -> None:
-        self.fragment = fragment
-        self.begun: int | None = None
-        """The step after which its contribution went."""
-        self.version = self.staleness = self.left_out = 0
-        self.contributors: tuple[int, ...] = ()
-        self.samples, self.steps = 0.0, 0
-        """Since the last contribution."""
-
-    def begin(self, step: int) -> None:
-        self.begun = step
-        self.samples, self.steps = 0.0, 0
-
-    def end(self, version: int, common: torch.Tensor, own: float) -> None:
-        self.begun, self.version = None, version
-        self.fragment.mix(common, own)
-
-    def hear(self, settled: Sequence[SettledChange]) -> None:
-        for one in settled:
-            self.staleness, self.contributors = one.staleness, one.contributors
-            self.left_out += not one.counted
 
 
 def _rounds(outer: ValueUpdate, terms: LowCommTerms, values: list[torch.Tensor]) -> OuterRounds:
@@ -233,4 +301,4 @@ def _rounds(outer: ValueUpdate, terms: LowCommTerms, values: list[torch.Tensor])
             rank=runtime.worker.rank,
             operation="LowComm",
         )
-    return CollectiveRounds(name, values, outer, runtime.worker.size)
+    return CollectiveRounds(name, values, outer, runtime.worker)

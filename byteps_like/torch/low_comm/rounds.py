@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 import torch
+
+from byteps_like.store.saving.saved import Saved
 
 
 class SettledChange(NamedTuple):
@@ -18,6 +21,11 @@ class SettledChange(NamedTuple):
     """Whether it was applied: it was finite."""
     contributors: tuple[int, ...]
     """The ranks whose contributions are in that version, ascending."""
+
+
+def fragment_name(number: int) -> str:
+    """What a fragment is called, on servers and in checkpoints."""
+    return f"fragment.{number}"
 
 
 class OuterRounds(ABC):
@@ -38,6 +46,20 @@ class OuterRounds(ABC):
     @abstractmethod
     def settled(self, fragment: int) -> Sequence[SettledChange]:
         """What has become of contributions, of those of which that wasn't told before. Never blocks."""
+
+    @abstractmethod
+    def saved(self) -> AbstractContextManager[Saved]:
+        """The common weights and the outer optimizer's state, to be saved or restored while nothing is under way."""
+
+    def restored(self) -> None:  # noqa: B027 - most have nothing to do
+        """They were: blocks until `values` are those that were restored."""
+
+    def own(self) -> dict[str, Any]:
+        """What this rank alone holds: plain values and tensors."""
+        return {"codec": ""}
+
+    def take_own(self, own: Mapping[str, Any], *, is_own: bool) -> None:  # noqa: B027 - most have nothing to do
+        """What `own` has given on this rank (`is_own`), or on another whose place this one takes."""
 
     def enter(self) -> None:  # noqa: B027 - most have nothing to do
         """Training begins, or goes on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from typing_extensions import override
@@ -11,9 +12,10 @@ from typing_extensions import override
 from byteps_like.store.future import Future
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.synchronous import Bsp
-from byteps_like.store.store import Store
+from byteps_like.store.saving.saved import Saved
+from byteps_like.store.store import Store, saved_together
 from byteps_like.store.updates.update import ValueUpdate
-from byteps_like.torch.low_comm.rounds import OuterRounds, SettledChange
+from byteps_like.torch.low_comm.rounds import OuterRounds, SettledChange, fragment_name
 from byteps_like.worker.api import Worker
 
 
@@ -24,7 +26,7 @@ class StoreRounds(OuterRounds):
         self, name: str, values: Sequence[torch.Tensor], outer: ValueUpdate, policy: Policy, worker: Worker
     ) -> None:
         self.values, self._policy = values, policy
-        self._names = [f"fragment.{number}" for number in range(len(values))]
+        self._names = [fragment_name(number) for number in range(len(values))]
         kept = dict(zip(self._names, values, strict=True))
         self._store = Store(
             name, kept, consistency=policy, update=outer, whole=outer.whole, together=False, worker=worker
@@ -32,7 +34,18 @@ class StoreRounds(OuterRounds):
         self._reads: dict[int, Future] = {}
         self._pushes: list[deque[Future]] = [deque() for _ in values]
         self._has_left = False
-        for future in [self._store.pull(each, value, version=0) for each, value in kept.items()]:
+        self.restored()
+
+    @override
+    def saved(self) -> AbstractContextManager[Saved]:
+        return saved_together(self._store.name, [self._store])
+
+    @override
+    def restored(self) -> None:
+        for pushes in self._pushes:
+            pushes.clear()  # what waited is late, and nobody asks
+        kept = zip(self._names, self.values, strict=True)
+        for future in [self._store.pull(name, value, version=0) for name, value in kept]:
             future.wait()
 
     @override

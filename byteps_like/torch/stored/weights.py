@@ -11,7 +11,8 @@ import torch
 
 from byteps_like.store.future import Future
 from byteps_like.store.policies.policy import Policy
-from byteps_like.store.store import Store, checkpoint_together, restore_together
+from byteps_like.store.saving.checkpoint import restore, save
+from byteps_like.store.store import Store, saved_together
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.torch.gradients.parts import Named
 from byteps_like.torch.job import runtime as _runtime
@@ -77,8 +78,10 @@ class KeptWeights:
     def checkpoint(self, folder: Path) -> int:
         """Writes what servers keep of them; the version. See Store.checkpoint."""
         self.open()
-        every = list(dict.fromkeys(self._stores.values()))
-        return checkpoint_together(self._label, every, folder) if every else 0
+        if not (every := list(dict.fromkeys(self._stores.values()))):
+            return 0
+        with saved_together(self._label, every) as saved:
+            return save(saved, folder)
 
     def restore(self, folder: Path) -> None:
         """The same back; nothing has landed then. See Store.restore."""
@@ -87,7 +90,8 @@ class KeptWeights:
             read.future.wait()
         self._reads.clear()
         if every := list(dict.fromkeys(self._stores.values())):
-            restore_together(self._label, every, folder)
+            with saved_together(self._label, every) as saved:
+                restore(saved, folder)
 
     def _wait_for(self, start: Callable[[Store], list[KeepHandle]]) -> None:
         """Of all stores at once, since ranks that wait for one must not keep others waiting for the next."""

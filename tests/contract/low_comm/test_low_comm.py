@@ -14,8 +14,6 @@ pytest.importorskip("torch")
 
 import numpy as np
 import torch
-from mixed_job import DEADLINE, MixedJob, native_worker
-from on_runtimes import by_servers
 
 import byteps_like.torch as bps
 from byteps_like.compression.codec import Draw
@@ -27,27 +25,12 @@ from byteps_like.torch.job import runtime
 from byteps_like.torch.low_comm.coded_rounds import PART
 from byteps_like.torch.low_comm.fragments import fragments_of
 from byteps_like.worker.local import LocalWorker
+from tests.contract.low_comm.local_training import backward, flat, model_of
+from tests.contract.mixed_job import DEADLINE, MixedJob, native_worker
+from tests.contract.on_runtimes import by_servers
 from tests.fakes.native_world import run_native_world
 
 RANKS, STEPS = 2, 13
-_drawing = threading.Lock()  # there is one generator for all threads
-
-
-def model_of(seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.nn.Sequential:
-    with _drawing:
-        torch.manual_seed(seed)
-        return torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)).to(dtype)
-
-
-def backward(model: torch.nn.Module, rank: int, step: int) -> None:
-    draw = torch.Generator().manual_seed(100 * rank + step)
-    dtype = next(model.parameters()).dtype
-    inputs, wanted = torch.randn(8, 6, generator=draw).to(dtype), torch.randn(8, 3, generator=draw).to(dtype)
-    torch.nn.functional.mse_loss(model(inputs), wanted).backward()
-
-
-def flat(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def train(rank: int, samples: float = 0.0, steps: int = STEPS, **terms: Any) -> tuple[torch.Tensor, bps.LowComm]:

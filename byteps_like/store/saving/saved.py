@@ -1,0 +1,98 @@
+"""What all ranks save and restore together, whoever keeps it: the seam between a checkpoint's files and its content."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from byteps_like.errors import BytePSLikeError, MismatchError, from_code
+from byteps_like.store.saving.manifest import Manifest, SavedPiece, SavedTensor
+from byteps_like.wire.crc32c import Buffer
+from byteps_like.wire.saving import MAX_WORD
+
+ReadPiece = Callable[[SavedPiece], memoryview]
+"""The bytes of a piece, verified."""
+
+
+@dataclass(frozen=True)
+class SavedContent:
+    """A range of a tensor, or some rows of a table, as they are kept."""
+
+    tensor: str
+    source: int
+    """Who keeps it, for `Void`."""
+    offset: int
+    """Of the value in its tensor, in bytes; 0 of a table."""
+    nbytes: int
+    """Of the value; of a table: of rows."""
+    state_bytes: int
+    """Behind the value; of a table: in each row."""
+    version: int
+    clocks: tuple[int, ...]
+    """By rank, how many of its contributions were applied, or late."""
+    waiting: int
+    """Contributions that are in no version yet."""
+    chunks: Sequence[Buffer]
+    """The value, then the state; or rows."""
+
+
+@dataclass(frozen=True)
+class Void:
+    """What came of `source` so far is of an older version: it comes again."""
+
+    source: int
+
+
+class Saved(ABC):
+    """As this rank sees it. `meet`, and what calls it, all ranks call together."""
+
+    name: str
+    rank: int
+    ranks: int
+
+    @property
+    @abstractmethod
+    def tensors(self) -> Mapping[str, SavedTensor]:
+        """As a manifest describes them, without pieces."""
+
+    @abstractmethod
+    def meet(self, word: str) -> list[str]:
+        """Blocks until all ranks have come, each behind its contributions so far; what each has said, by rank."""
+
+    @abstractmethod
+    def contents(self, *, every: bool) -> Iterator[SavedContent | Void]:
+        """What this rank saves, its share; `every`: all of it."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """What was brought is dropped."""
+
+    @abstractmethod
+    def bring(self, manifest: Manifest, read: ReadPiece) -> None:
+        """Reads, and hands over, this rank's share of what is to be kept: nothing is changed by that."""
+
+    @abstractmethod
+    def commit(self, manifest: Manifest) -> None:
+        """What was brought is what is kept from here on."""
+
+    @abstractmethod
+    def settle(self, manifest: Manifest) -> None:
+        """All ranks have committed."""
+
+    def agree(self, what: str, error: BytePSLikeError | None = None, *, note: str = "") -> list[str]:
+        """Meets with the others; a note of each. Raises this rank's `error`, or that of another, and MismatchError
+        unless all have come to do `what`."""
+        words = self.meet(f"!{int(error.code)}\n{error}" if error is not None else f"{note}\n{what}")
+        if error is not None:
+            raise error
+        for rank, word in enumerate(words):
+            first, _, rest = word.partition("\n")
+            if first.startswith("!"):
+                raise from_code(int(first[1:]), f"rank {rank}: {rest}", rank=rank)
+            if not what.startswith(rest) or (rest != what and len(word.encode()) < MAX_WORD - 4):
+                raise MismatchError(
+                    f"{self.name!r}: the ranks disagree: rank {self.rank} wants to {what}; rank {rank} to {rest}",
+                    rank=self.rank,
+                )
+        return [word.partition("\n")[0] for word in words]
