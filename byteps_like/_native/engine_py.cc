@@ -303,6 +303,13 @@ std::shared_ptr<KeepOperation> Call(PyEngine& self, const std::vector<uint32_t>&
   return *operation;
 }
 
+std::shared_ptr<KeepOperation> CallTable(PyEngine& self, uint32_t tensor, const std::vector<uint32_t>& parts,
+                                         nb::bytes text) {
+  auto operation = self.engine().CallTable(tensor, parts, std::string(text.c_str(), text.size()));
+  ThrowIfFailed(operation.status());
+  return *operation;
+}
+
 // Of each request whether it is a cut, the tensor and the partition that lead to its shard, the keys behind whose
 // contributions it goes, and what it says.
 using SavingRequests = std::vector<std::tuple<bool, uint32_t, uint32_t, std::vector<uint64_t>, nb::bytes>>;
@@ -417,6 +424,8 @@ void BindEngine(nb::module_& m) {
            nb::arg("high"))
       .def("call", &Call, nb::arg("tensors"), nb::arg("text"),
            "Has servers run a function on tensors that lie together. `text`: as it travels.")
+      .def("call_table", &CallTable, nb::arg("tensor"), nb::arg("parts"), nb::arg("text"),
+           "The same on a table, at the shards whose first partitions those are.")
       .def("ask_saving", &AskSaving, nb::arg("requests"),
            "Asks servers to save or restore what they keep: (is a cut, tensor, partition, keys, payload) each.")
       .def("use_gpu", &PyEngine::UseGpu, nb::arg("gpu"), nb::arg("functions") = std::map<std::string, uint64_t>(),

@@ -107,6 +107,7 @@ void BindEngine(nanobind::module_& m);
 void BindFeedback(nanobind::module_& m);
 void BindFilters(nanobind::module_& m);
 void BindFunctions(nanobind::module_& m);
+void BindOwnFilters();
 void BindGpu(nanobind::module_& m);
 void BindGpuCodec(nanobind::module_& m);
 void BindGpuPeers(nanobind::module_& m);

@@ -29,6 +29,7 @@ NB_MODULE(_core, m) {
   byteps_like::BindFeedback(m);
   byteps_like::BindFilters(m);
   byteps_like::BindFunctions(m);
+  byteps_like::BindOwnFilters();
   byteps_like::BindGpu(m);
   byteps_like::BindGpuCodec(m);
   byteps_like::BindGpuPeers(m);

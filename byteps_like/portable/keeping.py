@@ -10,6 +10,7 @@ from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError
 from byteps_like.portable.handle import PortableCallHandle, PortableHandle, PortableKeepHandle, Waited
 from byteps_like.portable.pump import KeyCall, KeyCalls
+from byteps_like.portable.store_calls import Answered
 from byteps_like.portable.store_flow import StoreFlow
 from byteps_like.portable.store_lane import NOBODY, LanePull, LanePush, LaneSpec, Opened, Settled, tick
 from byteps_like.portable.transfer import memory_at
@@ -18,6 +19,7 @@ from byteps_like.wire.note import Note
 from byteps_like.worker.api import Declared, Partition
 from byteps_like.worker.keeping import KeepHandle, KeepSpec, Outcome, SavingRequest, check_note
 from byteps_like.worker.local import check_push_pull
+from byteps_like.worker.tables import TableShards
 
 
 class StoresWorker(Waited, Protocol):
@@ -74,20 +76,52 @@ def call_kept(worker: StoresWorker, tensors: Sequence[Declared], text: bytes) ->
     shards: dict[tuple[int, int], list[int]] = {}
     for number, part in enumerate(tensors[0].partitions):
         shards.setdefault((part.server, part.shard), []).append(number)
-    handle = PortableCallHandle(tensors[0].spec.name, len(shards), worker)
+
+    def calls(parts: list[int]) -> Callable[[Answered], KeyCall]:
+        keys = [tensor.partitions[part].key for part in parts for tensor in tensors]
+        count = len(tensors[0].partitions)
+        return lambda answered: lambda flow: flow.call(keys, len(parts), count, text, answered)
+
+    return ask_each(worker, tensors[0].spec.name, [(server, calls(parts)) for (server, _), parts in shards.items()])
+
+
+def call_table(worker: StoresWorker, shards: TableShards, text: bytes) -> PortableCallHandle:
+    """Starts a call on a table: at each of its shards."""
+    every = shards.declared.partitions
+
+    def calls(first: int) -> Callable[[Answered], KeyCall]:
+        return lambda answered: lambda flow: flow.call([every[first].key], 1, len(every), text, answered)
+
+    return ask_each(worker, shards.declared.spec.name, [(every[one].server, calls(one)) for one in shards.firsts])
+
+
+def ask_kept(worker: StoresWorker, requests: Sequence[SavingRequest]) -> PortableCallHandle:
+    """Starts requests about what is saved, each to one shard."""
+
+    def asks(one: SavingRequest) -> tuple[int, Callable[[Answered], KeyCall]]:
+        part = one.declared.partitions[one.part]
+        kind = FrameType.CUT if one.behind else FrameType.STATE
+        keys = list(one.behind) or [part.key]
+        return part.server, lambda answered: lambda flow: flow.ask(kind, keys, one.payload, answered)
+
+    return ask_each(worker, requests[0].declared.spec.name, [asks(one) for one in requests])
+
+
+def ask_each(
+    worker: StoresWorker, name: str, asked: Sequence[tuple[int, Callable[[Answered], KeyCall]]]
+) -> PortableCallHandle:
+    """Starts what shards answer, each at its server."""
+    handle = PortableCallHandle(name, len(asked), worker)
 
     def answered(number: int, error: BytePSLikeError | None, found: bytes) -> None:
         handle.answer(number, error, found)
         if handle.done():
             worker.ended(handle)
 
-    def calls(number: int, parts: list[int]) -> Callable[[StoreFlow], None]:
-        keys = [tensor.partitions[part].key for part in parts for tensor in tensors]
-        count = len(tensors[0].partitions)
-        return lambda flow: flow.call(keys, len(parts), count, text, partial(answered, number))
-
-    made = enumerate(shards.items())
-    worker.use_stores(handle, [(server, calls(number, parts)) for number, ((server, _), parts) in made])
+    worker.use_stores(
+        handle,
+        [(server, ask(partial(answered, number))) for number, (server, ask) in enumerate(asked)],
+    )
     return handle
 
 
@@ -107,25 +141,6 @@ def start_ticks(
 
     if parts:
         worker.use_stores(handle, [(part.server, ticks(part.key, number)) for number, part in enumerate(parts)])
-    return handle
-
-
-def ask_kept(worker: StoresWorker, requests: Sequence[SavingRequest]) -> PortableCallHandle:
-    """Starts requests about what is saved, each to one shard."""
-    handle = PortableCallHandle(requests[0].declared.spec.name, len(requests), worker)
-
-    def answered(number: int, error: BytePSLikeError | None, found: bytes) -> None:
-        handle.answer(number, error, found)
-        if handle.done():
-            worker.ended(handle)
-
-    def asks(number: int, one: SavingRequest) -> tuple[int, KeyCall]:
-        part = one.declared.partitions[one.part]
-        kind = FrameType.CUT if one.behind else FrameType.STATE
-        keys = list(one.behind) or [part.key]
-        return part.server, lambda flow: flow.ask(kind, keys, one.payload, partial(answered, number))
-
-    worker.use_stores(handle, [asks(number, one) for number, one in enumerate(requests)])
     return handle
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from byteps_like.portable.handle import PortableKeepHandle
-from byteps_like.portable.keeping import StoresWorker, open_parts, start_ticks
+from byteps_like.portable.keeping import StoresWorker, call_table, open_parts, start_ticks
 from byteps_like.portable.pump import KeyCall
 from byteps_like.portable.row_numbers import SentRows
 from byteps_like.portable.store_flow import StoreFlow
@@ -15,7 +15,7 @@ from byteps_like.portable.table_lane import LaneFetch, LaneRows
 from byteps_like.portable.transfer import memory_at
 from byteps_like.wire.note import Note
 from byteps_like.worker.api import Declared, Partition
-from byteps_like.worker.keeping import KeepHandle, Outcome, check_note
+from byteps_like.worker.keeping import CallHandle, KeepHandle, Outcome, check_note
 from byteps_like.worker.tables import RangeHandle, RowList, RowsAt, TableShards, TableSpec
 
 
@@ -106,6 +106,10 @@ class PortableKeptTable:
         return self._fetch_all(
             [LaneFetch(None, lambda _: None, range=(low, high), priority=urgency) for _ in shards], shards
         )
+
+    def call(self, text: bytes) -> CallHandle:
+        """See KeptTable."""
+        return call_table(self._worker, self.shards, text)
 
     def _fetch_all(self, fetches: Sequence[LaneFetch], shards: Sequence[int]) -> RangeHandle:
         """Of each shard what only its server knows the length of."""

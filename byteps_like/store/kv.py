@@ -24,6 +24,7 @@ from byteps_like.store.dependent import InOrder, RowsFuture
 from byteps_like.store.filters.filter import KeyedRows
 from byteps_like.store.filters.filtering import Filtering
 from byteps_like.store.filters.registry import Filter
+from byteps_like.store.functions.calling import begin_call_on_rows, end_call
 from byteps_like.store.future import Future, PartsFlight
 from byteps_like.store.holding import held
 from byteps_like.store.policies.bounded import Asp, Ssp
@@ -290,8 +291,7 @@ class KV:
     ) -> RowsFuture:
         """Reads all rows with keys from `low` to before `high`, at most 2^64 - 1, that there are: the future's `keys`
         and `value`, arrays. Never blocks. Otherwise as `pull`."""
-        if not 0 <= low <= high < 1 << 64:
-            raise InvalidArgumentError(f"low={low}, high={high}: a range begins at 0 or later, and ends by 2^64 - 1")
+        _check_range(low, high)
         return self._calls.begin(partial(self._pull_range, low, high, priority), after)
 
     def _pull_range(self, low: int, high: int, priority: int | None) -> RowsFuture:
@@ -309,6 +309,29 @@ class KV:
         ]
         order = np.argsort(ids)
         return ids[order], np.concatenate(rows)[order]
+
+    def push_range(
+        self, low: int, high: int, function: str, *, after: Sequence[Future] = (), **scalars: float
+    ) -> dict[str, float]:
+        """Has servers run a function on all rows with keys from `low` to before `high` that there are, and returns the
+        numbers that come of it, summed over all. Blocks; one rank calls it, and nothing of the rows travels.
+
+        `scale` multiplies them by a; others are those that servers know by `byteps_like.store.command`, which get a
+        read-only array, or one to change in place, of shape [n, width] ([n] for a width of 1): the rows in the order of
+        their keys, not all in one call. It sees what this rank has pushed before, as a pull does, and waits for the
+        policy as that does; `after`: futures to wait for first. Rows that it changes have a new version; the state of
+        their updates stays.
+
+        Raises InvalidArgumentError for a range that can't be one, for a function that servers lack, wrong scalars, and
+        where what is written isn't finite or the function raises an exception: no row on that shard is changed then.
+        """
+        _check_range(low, high)
+        for future in after:
+            future.wait()
+        self._begin_all()
+        with self._gate:
+            handle = begin_call_on_rows(self._table, (low, high), function, scalars)
+        return end_call(function, handle)
 
     def checkpoint(self, path: str | os.PathLike[str]) -> int:
         """Writes all rows, with their versions and the state of their updates, to a directory. See Store.checkpoint."""
@@ -391,6 +414,11 @@ class KV:
                 f"KV {self.name!r}: {len(ids)} rows have over {LARGEST_PARTITION} bytes: push and pull fewer at once"
             )
         return wanted
+
+
+def _check_range(low: int, high: int) -> None:
+    if not 0 <= low <= high < 1 << 64:
+        raise InvalidArgumentError(f"low={low}, high={high}: a range begins at 0 or later, and ends by 2^64 - 1")
 
 
 def _rows_at(one: ShardRows, array: Array) -> RowsAt:

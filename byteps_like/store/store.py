@@ -23,8 +23,10 @@ from byteps_like.store.functions.calling import begin_call, end_call
 from byteps_like.store.future import Future, PartsFlight
 from byteps_like.store.holding import held
 from byteps_like.store.keeper import check_change, keeper_of
+from byteps_like.store.policies.bounded import Asp
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import text_of
+from byteps_like.store.portions import BOARD, Passes, Portion, board_of
 from byteps_like.store.saving.checkpoint import restore, save
 from byteps_like.store.saving.keys import Savable, SavedStore
 from byteps_like.store.saving.manifest import SavedTensor
@@ -109,6 +111,7 @@ class Store:
         ]
         placed = _beside_one_another(specs) if together else specs
         self._gate = threading.RLock()
+        self._passes: dict[int, Passes] = {}
         self._open = dict(zip(tensors, self._keep(placed, list(arrays.values())), strict=True))
 
     def change(self, consistency: Policy | str) -> None:
@@ -249,6 +252,30 @@ class Store:
         with self._gate:
             handle = begin_call(keeper_of(self._terms.policy, self._worker, self.name), tensors, function, scalars)
         return end_call(function, handle)
+
+    def portions(self, count: int, duplicate: bool = True) -> Iterator[Portion]:
+        """One pass over work in `count` portions: those that this rank does, one at a time, until all are done.
+
+        All ranks run it, as often as one another, each taking the next portion when it has done one; a rank that comes
+        late finds the pass over. Rank 0 begins it: what that does between two passes comes before the second. With
+        `duplicate`, portions that others have not done yet when none is left are given once more, the oldest first.
+        Whoever is first to `Portion.push` its result counts. A pass ends when all that counts is on servers.
+
+            for portion in store.portions(20):
+                portion.push("gradient", gradient_of(samples[portion.number]))
+
+        Needs consistency="asp", where each contribution counts for itself, at once. Raises InvalidArgumentError without
+        it, and for a count of none; blocks, and raises, as `call`.
+        """
+        if not isinstance(self._terms.policy, Asp):
+            raise InvalidArgumentError(f"store {self.name!r} is {self.consistency}: portions need consistency='asp'")
+        with self._gate:
+            if count not in self._passes:
+                empty = {BOARD: board_of(count)}
+                board = Store(f"{self.name}.portions.{count}", empty, consistency="asp", combine="sum", init="zeros",
+                              worker=self._worker)  # fmt: skip
+                self._passes[count] = Passes(board, count, self._worker.rank, self.push)
+        return self._passes[count].run(duplicate)
 
     def checkpoint(self, path: str | os.PathLike[str]) -> int:
         """Writes values, the state of their updates and their versions to a directory, which all ranks reach by this

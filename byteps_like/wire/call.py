@@ -27,6 +27,8 @@ class ServerCall:
     function: str
     tensors: Sequence[int]
     scalars: Mapping[str, float] = field(default_factory=dict)
+    rows: tuple[int, int] | None = None
+    """Of a table, which is the only tensor: ids from the first to before the second."""
 
 
 def encode_call(call: ServerCall) -> bytes:
@@ -34,7 +36,8 @@ def encode_call(call: ServerCall) -> bytes:
     head = bytes([min(len(call.tensors), 255), min(len(call.scalars), 255)]) + _named(call.function)
     tensors = struct.pack(f"<{len(call.tensors)}I", *call.tensors)
     scalars = b"".join(_named(name) + struct.pack("<d", value) for name, value in call.scalars.items())
-    if len(found := head + tensors + scalars) > MAX_CALL:
+    rows = b"" if call.rows is None else struct.pack("<2Q", *call.rows)
+    if len(found := head + tensors + scalars + rows) > MAX_CALL:
         raise InvalidArgumentError(
             f"{call.function!r} on {len(call.tensors)} tensors with {len(call.scalars)} scalars takes {len(found)}"
             f" bytes: a call has at most {MAX_CALL}"

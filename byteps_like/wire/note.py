@@ -67,7 +67,7 @@ class Note:
     after: int = 0
     """The caller's task that must be done before; 0: none."""
     source: int = 0
-    """0: the sender itself; else the portion of work, from 1."""
+    """0: the sender itself; others: not so far."""
     bits: int = NoteBit.LAST_BLOCK
 
 

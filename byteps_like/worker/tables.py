@@ -16,7 +16,7 @@ from typing_extensions import override
 from byteps_like.dtypes import DType
 from byteps_like.wire.note import Note
 from byteps_like.worker.api import Declared, TensorSpec
-from byteps_like.worker.keeping import KeepHandle, KeepSpec
+from byteps_like.worker.keeping import CallHandle, KeepHandle, KeepSpec
 
 BUCKETS = 4096
 BUCKET_SHIFT = 52
@@ -127,6 +127,9 @@ class KeptTable(Protocol):
 
     def pull_range(self, low: int, high: int, *, priority: int | None = None) -> RangeHandle:
         """Reads all rows with ids from `low` to before `high`, of all shards. Never blocks."""
+
+    def call(self, text: bytes) -> CallHandle:
+        """Has all shards run a function on rows. See Keeps.call."""
 
 
 @runtime_checkable

@@ -16,12 +16,14 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "csrc/base/status.h"
 #include "csrc/engine/coding.h"
 #include "csrc/engine/engine_context.h"
 #include "csrc/engine/keeping/kept.h"
+#include "csrc/engine/keeping/kept_calls.h"
 #include "csrc/engine/keeping/row_list.h"
 #include "csrc/engine/operation.h"
 #include "csrc/engine/region_table.h"
@@ -36,6 +38,7 @@ namespace byteps_like {
 
 class Coder;
 class Gpu;
+class KeptKeys;
 class Stager;
 struct UserWork;
 
@@ -115,6 +118,9 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   // Has servers run a function on tensors whose partitions lie together, after what was called before. `text`: what to
   // do (csrc/wire/call.h). Done when all of their shards have answered.
   Result<std::shared_ptr<KeepOperation>> Call(const std::vector<uint32_t>& tensors, const std::string& text);
+  // The same on a table, at the shards whose first partitions those are.
+  Result<std::shared_ptr<KeepOperation>> CallTable(uint32_t tensor, const std::vector<uint32_t>& firsts,
+                                                   const std::string& text);
   // Asks shards to save or restore what they keep (csrc/wire/saving.h), each request behind all contributions to its
   // keys that were made before, and behind the one before it to its shard. Done when all are answered.
   struct SavingRequest {
@@ -220,6 +226,8 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   void UseKeys(const KeepRequest& request, const std::shared_ptr<KeepOperation>& operation, UseKept use);
   Result<KeepRequest> CheckKeep(const KeepSpec& spec);
   Result<std::shared_ptr<KeepOperation>> BeginKeeping(const KeepRequest& request);
+  using CallAt = std::pair<Channel*, KeepCall>;
+  Result<std::shared_ptr<KeepOperation>> BeginCalls(std::vector<CallAt> calls, void (KeptKeys::*begin)(KeepCall));
   Status CheckTogether(const std::vector<uint32_t>& tensors) const;
   void Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) override;
   void EndPart(Operation& operation);

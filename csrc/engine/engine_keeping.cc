@@ -112,68 +112,78 @@ Result<std::shared_ptr<KeepOperation>> Engine::Read(const KeepRequest& request, 
 }
 
 Result<std::shared_ptr<KeepOperation>> Engine::Call(const std::vector<uint32_t>& tensors, const std::string& text) {
-  auto operation = std::make_shared<KeepOperation>();
-  std::map<Channel*, KeepCall> calls;
+  std::vector<CallAt> calls;
   {
     std::lock_guard lock(mutex_);
-    if (!failure_.ok()) return failure_;
-    if (closed_) return Status(Code::kClosed, "the engine is closed");
     if (Status apart = CheckTogether(tensors); !apart.ok()) return apart;
+    std::map<Channel*, KeepCall> found;
     for (size_t i = 0; i < tensors_.at(tensors.front()).parts.size(); ++i) {
-      KeepCall& call = calls[tensors_.at(tensors.front()).parts[i]->channel];
+      KeepCall& call = found[tensors_.at(tensors.front()).parts[i]->channel];
       ++call.here;
       for (const uint32_t tensor : tensors) call.keys.push_back(tensors_.at(tensor).parts[i]->key);
     }
-    operation->remaining = static_cast<uint32_t>(calls.size());
-    operation->outcomes.resize(calls.size());
-    operation->answers.resize(calls.size());
-    const auto parts = static_cast<uint32_t>(tensors_.at(tensors.front()).parts.size());
-    for (size_t index = 0; auto& [channel, call] : calls) {
-      call.parts = parts;
+    for (auto& [channel, call] : found) {
+      call.parts = static_cast<uint32_t>(tensors_.at(tensors.front()).parts.size());
       call.text = text;
-      call.ticket = {operation, index++};
+      calls.emplace_back(channel, std::move(call));
     }
-    if (!calls.empty()) operation->key = calls.begin()->second.keys.front();
   }
-  context_.loop.PostOrRun([this, calls = std::move(calls)]() mutable {
-    const uint64_t order = order_++;
-    for (auto& [channel, call] : calls) {
-      call.order = order;
-      if (!channel->busy()) channel->Heard();
-      channel->kept().Call(std::move(call));
-    }
-    silence_.Arm();
-  });
-  return operation;
+  return BeginCalls(std::move(calls), &KeptKeys::Call);
+}
+
+Result<std::shared_ptr<KeepOperation>> Engine::CallTable(uint32_t tensor, const std::vector<uint32_t>& firsts,
+                                                         const std::string& text) {
+  std::vector<CallAt> calls;
+  {
+    std::lock_guard lock(mutex_);
+    const auto& parts = tensors_.at(tensor).parts;
+    for (const uint32_t first : firsts)
+      calls.emplace_back(parts.at(first)->channel, KeepCall{.keys = {parts.at(first)->key},
+                                                            .here = 1,
+                                                            .parts = static_cast<uint32_t>(parts.size()),
+                                                            .text = text,
+                                                            .ticket = {}});
+  }
+  return BeginCalls(std::move(calls), &KeptKeys::Call);
 }
 
 Result<std::shared_ptr<KeepOperation>> Engine::Ask(const std::vector<SavingRequest>& requests) {
-  auto operation = std::make_shared<KeepOperation>();
-  std::vector<std::pair<Channel*, KeepCall>> asked;
+  std::vector<CallAt> asked;
   {
     std::lock_guard lock(mutex_);
-    if (!failure_.ok()) return failure_;
-    if (closed_) return Status(Code::kClosed, "the engine is closed");
     for (const SavingRequest& one : requests) {
       const DeclaredTensor& tensor = tensors_.at(one.tensor);
       if (!tensor.kept || one.part >= tensor.parts.size())
         return Status(Code::kInvalid, "servers don't keep this tensor, or it has no such partition");
       const Part& part = *tensor.parts[one.part];
-      KeepCall call{.type = one.type, .keys = one.behind, .text = one.text, .ticket = {operation, asked.size()}};
+      KeepCall call{.type = one.type, .keys = one.behind, .text = one.text, .ticket = {}};
       if (call.keys.empty()) call.keys.push_back(part.key);
       asked.emplace_back(part.channel, std::move(call));
     }
-    operation->remaining = static_cast<uint32_t>(asked.size());
-    operation->outcomes.resize(asked.size());
-    operation->answers.resize(asked.size());
-    if (!asked.empty()) operation->key = asked.front().second.keys.front();
   }
-  context_.loop.PostOrRun([this, asked = std::move(asked)]() mutable {
+  return BeginCalls(std::move(asked), &KeptKeys::Ask);
+}
+
+// Each by its channel, one after the other where that is the same; their answers are in this order.
+Result<std::shared_ptr<KeepOperation>> Engine::BeginCalls(std::vector<CallAt> calls,
+                                                          void (KeptKeys::*begin)(KeepCall call)) {
+  auto operation = std::make_shared<KeepOperation>();
+  operation->remaining = static_cast<uint32_t>(calls.size());
+  operation->outcomes.resize(calls.size());
+  operation->answers.resize(calls.size());
+  for (size_t index = 0; auto& [channel, call] : calls) call.ticket = {operation, index++};
+  if (!calls.empty()) operation->key = calls.front().second.keys.front();
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_;
+    if (closed_) return Status(Code::kClosed, "the engine is closed");
+  }
+  context_.loop.PostOrRun([this, begin, calls = std::move(calls)]() mutable {
     const uint64_t order = order_++;
-    for (auto& [channel, call] : asked) {
+    for (auto& [channel, call] : calls) {
       call.order = order;
       if (!channel->busy()) channel->Heard();
-      channel->kept().Ask(std::move(call));
+      (channel->kept().*begin)(std::move(call));
     }
     silence_.Arm();
   });

@@ -61,6 +61,10 @@ Result<ServerCall> DecodeCall(std::span<const std::byte> payload) {
     named = named && IsName(name);
     call.scalars.emplace_back(std::move(name), std::bit_cast<double>(fields.Number<uint64_t>()));
   }
+  if (!fields.ended()) {
+    call.rows = {.low = fields.Number<uint64_t>(), .high = fields.Number<uint64_t>()};
+    named = named && tensors == 1;
+  }
   if (!fields.ended() || !named || tensors == 0) return Status(Code::kCorrupt, "a call makes no sense");
   return call;
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,10 +23,16 @@ inline constexpr size_t kMaxNameBytes = 64;  // of a function, a scalar or a fig
 // By name, in order.
 using Figures = std::vector<std::pair<std::string, double>>;
 
+// Rows with low <= id < high.
+struct IdRange {
+  uint64_t low = 0, high = 0;
+};
+
 struct ServerCall {
   std::string function;
   std::vector<uint32_t> tensors;  // at least one
   Figures scalars;
+  std::optional<IdRange> rows;  // of a table, which is the only tensor
 };
 
 // kCorrupt says what is wrong.

@@ -13,9 +13,12 @@
 
 namespace byteps_like {
 
-// The way back to the workers.
+class StoreKey;
+
+// The store keys of a shard, and the way back to its workers.
 class RequestHost {
  public:
+  virtual StoreKey* FindKey(uint64_t key) = 0;  // nullptr: there is none, or it has no value
   virtual void AnswerRequest(uint32_t rank, const Header& header, const std::string& payload) = 0;
   virtual void RefuseRequest(uint32_t rank, uint64_t key, const std::string& what) = 0;  // it has broken the protocol
   virtual double RequestTime() const = 0;                                                // seconds of any one clock

@@ -118,6 +118,12 @@ class StoreKey {
     ledger_.Amend();
   }
 
+  // The same of some rows, at their slots.
+  void Replace(std::span<const uint32_t> slots, const std::byte* values) {
+    ledger_.Amend();
+    rows_->Replace(slots, values, ledger_.version());
+  }
+
   // The content and the version become those of another time: buffers as long as value and state, an empty one where
   // that stays as it is. Contributions that wait are late.
   Status Restore(ShardBuffer value, ShardBuffer state, int64_t version, double now, std::vector<PushAnswer>* answers);
@@ -154,7 +160,7 @@ class StoreKey {
   std::unique_ptr<StoreContent> content_;
   // The same, by its kind.
   DenseContent* dense_ = nullptr;
-  const RowContent* rows_ = nullptr;
+  RowContent* rows_ = nullptr;
   Ledger ledger_;
   std::map<Id, Staged> staged_;
   std::map<Id, PushAnswer> unheard_;  // final answers that their sources may not have

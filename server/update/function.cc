@@ -3,34 +3,14 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <mutex>
 #include <new>
 #include <utility>
 
+#include "csrc/base/hook.h"
 #include "server/update/updates.h"
 
 namespace byteps_like {
 namespace {
-
-// Both live as long as the process: a shard may ask while it ends.
-std::mutex& FinderLock() {
-  static auto* const lock = new std::mutex;
-  return *lock;
-}
-
-FunctionFinder& Finder() {
-  static auto* const finder = new FunctionFinder;
-  return *finder;
-}
-
-std::unique_ptr<const ServerFunction> FindFunction(const std::string& name) {
-  FunctionFinder finder;
-  {
-    const std::lock_guard lock(FinderLock());
-    finder = Finder();
-  }
-  return finder ? finder(name) : nullptr;
-}
 
 // What the function changes is put back where it isn't finite.
 class FunctionUpdate final : public ValueUpdate {
@@ -63,15 +43,13 @@ class FunctionUpdate final : public ValueUpdate {
 
 }  // namespace
 
-void SetFunctionFinder(FunctionFinder finder) {
-  const std::lock_guard lock(FinderLock());
-  Finder() = std::move(finder);
-}
+void SetFunctionFinder(FunctionFinder finder) { TheHook<FunctionFinder>().Set(std::move(finder)); }
 
 Result<UpdatePointer> MakeFunction(CodecSpec& spec) {
   const std::string name = spec.Text("of");
   if (Status done = spec.Done(); !done.ok()) return done;
-  auto function = FindFunction(name);
+  const FunctionFinder find = TheHook<FunctionFinder>().Get();
+  auto function = find ? find(name) : nullptr;
   if (function != nullptr) return UpdatePointer(std::make_unique<const FunctionUpdate>(std::move(function)));
   return Status(Code::kInvalid, "this server has no function " + name +
                                     ": start servers with --import and the module that registers it");

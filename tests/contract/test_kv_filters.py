@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from mixed_job import DEADLINE, WORLDS, MixedJob, native_worker, portable_throug
 
 from byteps_like.errors import CorruptError, MismatchError
 from byteps_like.portable.join import join
+from byteps_like.store import PayloadFilter, table_filter
 from byteps_like.store.filters.payloads import Payloads
 from byteps_like.store.kv import KV
 
@@ -112,6 +114,40 @@ def test_bytes_of_a_push_and_a_pull(job, filters, most):
         assert moved <= most * count + headers
         if "zlib" not in filters:
             assert moved >= most * count
+
+
+@table_filter
+@dataclass(frozen=True)
+class Xor(PayloadFilter):
+    """One of a user's, of any bytes."""
+
+    name = "test.xor"
+    about = "all bits but those of the mask change"
+
+    mask: int = 0
+
+    def most(self, dtype: Any, nbytes: int) -> int:
+        return nbytes
+
+    def encode(self, dtype: Any, draw: Any, payload: Any) -> bytes:
+        return (~np.frombuffer(payload, np.uint8) ^ np.uint8(self.mask)).tobytes()
+
+    def decode(self, dtype: Any, payload: bytes, most: int) -> bytes:
+        return self.encode(dtype, None, payload)
+
+
+@pytest.mark.parametrize("filters", [["test.xor"], ["float:3", "test.xor:mask=7", "zlib"]])
+def test_a_filter_of_a_user_goes_both_ways(job, filters):
+    turn = threading.Barrier(RANKS)
+
+    def train(worker: Any) -> np.ndarray:
+        kv = KV(f"own {filters}", 2, "float32", combine="sum", filters=filters, worker=worker)
+        kv.push(KEYS, np.full((500, 2), 1 + worker.rank, np.float32)).wait(DEADLINE)
+        turn.wait(DEADLINE)
+        return kv.pull(KEYS).value
+
+    for found in job.everybody(train):
+        assert (found == RANKS * (RANKS + 1) / 2).all()
 
 
 def test_what_is_not_finite_is_left_out_and_said(job):

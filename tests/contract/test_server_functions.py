@@ -18,6 +18,7 @@ from mixed_job import DEADLINE, WORLDS, MixedJob, native_worker, portable_throug
 from byteps_like.errors import InvalidArgumentError, StalledError
 from byteps_like.portable.join import join
 from byteps_like.store import Pushed, command, function
+from byteps_like.store.kv import KV
 from byteps_like.store.store import Store
 from byteps_like.store.updates.registry import update_of
 
@@ -83,6 +84,12 @@ def add_one(views: Any, scalars: Any) -> dict[str, float]:
     """With an answer that is long enough to be lost."""
     views[0][:] += 1
     return {f"figure {number}": number for number in range(200)}
+
+
+@command("test.zero", writes=[0])
+def zero(views: Any, scalars: Any) -> None:
+    assert views[0].shape == (len(views[0]), 2)
+    views[0][:] = 0
 
 
 @command("test.fail", writes=[0])
@@ -316,6 +323,77 @@ def test_own_functions_are_called_on_each_partition(job):
         assert np.array_equal(after, np.maximum(np.minimum(x, y), np.float32(-1.5))) and np.array_equal(untouched, x)
 
 
+@pytest.mark.parametrize("width", [1, 3, 200_000])
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_a_function_runs_on_the_rows_of_a_range(job, dtype, width):
+    keys = np.sort(KV.spread(range(40), 40))
+    rows = drawn(width, (len(keys), width), dtype)
+    low, high = int(keys[7]), int(keys[31])
+
+    def work(worker: Any) -> Any:
+        table = KV(f"ranged {dtype} {width}", width, dtype, consistency="ssp:s=1", combine="sum", worker=worker)
+        own = slice(worker.rank, None, RANKS)
+        table.push(keys[own], rows[own]).wait(DEADLINE)
+        worker.barrier(DEADLINE)
+        found = table.push_range(low, high, "test.one_norm")
+        none = table.push_range(high, high, "test.one_norm")
+        worker.barrier(DEADLINE)
+        if worker.rank == 1:
+            before = table.pull(keys).version
+            assert table.push_range(low, high, "scale", a=3) == {}
+            assert table.pull(keys).version > before
+        worker.barrier(DEADLINE)
+        return found, none, table.pull(keys).value
+
+    expected = rows.copy()
+    expected[7:31] *= 3
+    for found, none, after in job.everybody(work):
+        assert found == {"sum": pytest.approx(np.abs(rows[7:31]).sum(dtype=np.float64), rel=1e-5), "count": 24}
+        assert none == {} and np.array_equal(after, expected)
+
+
+def test_a_range_sees_what_its_rank_has_pushed_and_keeps_the_state_of_updates(job):
+    keys, ones = np.array([3, 5, 9], np.uint64), np.ones((3, 2), np.float32)
+
+    def work(worker: Any) -> Any:
+        table = KV("ranged adagrad", 2, update="adagrad:lr=1,eps=0", worker=worker)
+        if worker.rank == 0:
+            for _ in range(3):
+                table.push(keys, ones)
+                assert table.push_range(0, 9, "test.zero") == {}
+            table.push(keys, ones).wait(DEADLINE)
+        worker.barrier(DEADLINE)
+        return table.pull(keys).value
+
+    last, all_steps = -1 / np.sqrt(4), -sum(1 / np.sqrt(step) for step in (1, 2, 3, 4))
+    for value in job.everybody(work):
+        assert np.allclose(value[:2], last) and np.allclose(value[2], all_steps)
+
+
+def test_ranges_that_cannot_be_are_refused_and_change_nothing(job):
+    keys = np.arange(20, dtype=np.uint64)
+
+    def attempt(worker: Any) -> None:
+        table = KV("refused ranges", 2, worker=worker)
+        if worker.rank == 0:
+            table.push(keys, np.full((20, 2), 1e30, np.float32)).wait(DEADLINE)
+            for low, high, function, scalars, words in (
+                (9, 3, "scale", {"a": 1}, "low=9, high=3"),
+                (0, 1 << 64, "scale", {"a": 1}, "ends by"),
+                (0, 9, "dot", {}, "'kv/refused ranges'.*dot is of 2 tensors, not of 1"),
+                (0, 9, "scale", {}, "scale has one scalar, a"),
+                (0, 9, "nobodys", {}, "has no function nobodys"),
+                (0, 9, "test.clip", {"least": 0}, "changes its tensor 1"),
+                (0, 9, "test.fail", {}, "'test.fail' raised ValueError: it does not work"),
+                (0, 9, "scale", {"a": 1e30}, "infinities or NaNs: nothing was changed"),
+            ):
+                with pytest.raises(InvalidArgumentError, match=words):
+                    table.push_range(low, high, function, **scalars)
+            assert (table.pull(keys).value == np.float32(1e30)).all()
+
+    job.everybody(attempt)
+
+
 def test_calls_that_cannot_be_are_refused_and_change_nothing(job):
     def attempt(worker: Any) -> None:
         first = {"x": np.ones(20), "y": np.full(20, 2.0), "z": np.ones(21), "f": np.ones(20, np.float32)}
@@ -477,17 +555,20 @@ def test_calls_are_run_once_over_cut_connections(kind, seed):
         def work(worker: Any) -> Any:
             arrays = {"x": first, "y": first, "z": first}
             store = Store("cut", arrays, consistency="asp", combine="sum", worker=worker)
+            table = KV("cut", dtype=np.int64, combine="sum", worker=worker)
             if worker.rank == 0:
                 for _ in range(calls):
                     store.push("x", first)
                     store.call("axpy", ["x", "y"], a=1)
                     assert store.call("test.add_one", "z")["figure 199"] == 199
+                    table.push([7], [1])
+                    assert table.push_range(7, 8, "test.add_one")["figure 199"] == 199
             worker.barrier(DEADLINE)
-            return [pulled(store, name, first) for name in arrays]
+            return [pulled(store, name, first) for name in arrays], table.pull([7]).value
 
-        for x, y, z in made.everybody(work):
+        for (x, y, z), row in made.everybody(work):
             assert (x == 1 + calls).all() and (y == 1 + sum(2 + call for call in range(calls))).all()
-            assert (z == 1 + calls).all()
+            assert (z == 1 + calls).all() and (row == 2 * calls).all()
     finally:
         made.close()
         for proxy in proxies:

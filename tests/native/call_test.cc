@@ -32,6 +32,21 @@ TEST_CASE("calls: what Python writes is read") {
   CHECK(call->scalars == Figures{{"a", -0.5}});
 }
 
+// scale on rows 3 to 258 of table 7.
+TEST_CASE("calls: a range of rows is read, of one table") {
+  const std::string scale(
+      "\x01\0\x05"
+      "scale\x07\0\0\0\x03\0\0\0\0\0\0\0\x02\x01\0\0\0\0\0\0",
+      28);
+  auto call = Decode(scale);
+  REQUIRE((call.ok() && call->rows));
+  CHECK(call->rows->low == 3);
+  CHECK(call->rows->high == 258);
+  for (size_t count = 13; count < scale.size(); ++count)
+    CHECK(Decode(scale.substr(0, count)).status().code() == Code::kCorrupt);
+  CHECK(Decode(kAxpy + std::string(16, '\0')).status().code() == Code::kCorrupt);
+}
+
 TEST_CASE("calls: what is cut off, or goes on, or names nothing is refused") {
   for (size_t count = 0; count < kAxpy.size(); ++count)
     CHECK(Decode(kAxpy.substr(0, count)).status().code() == Code::kCorrupt);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "byteps_like/_native/events.h"
+#include "byteps_like/_native/store/with_host.h"
 #include "server/store/calls/command.h"
 #include "server/update/function.h"
 
@@ -26,17 +27,7 @@ namespace nb = nanobind;
 namespace byteps_like {
 namespace {
 
-// What `work` returns with the interpreter lock, or `otherwise` of what went wrong.
-template <typename T, typename Work, typename Otherwise>
-T WithHost(const Work& work, const Otherwise& otherwise) {
-  if (InterpreterIsEnding()) return otherwise("the interpreter is ending");
-  const nb::gil_scoped_acquire lock;
-  try {
-    return work(nb::module_::import_("byteps_like.store.functions.host"));
-  } catch (const std::exception& error) {
-    return otherwise(error.what());
-  }
-}
+constexpr const char* kHost = "byteps_like.store.functions.host";
 
 uint64_t AddressOf(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
 
@@ -46,6 +37,7 @@ class PyFunction final : public ServerFunction {
 
   size_t StateCount(const ValueShape& shape) const override {
     return WithHost<size_t>(
+        kHost,
         [&](const nb::module_& host) {
           return nb::cast<size_t>(host.attr("state_count")(name_, shape.rows, shape.width));
         },
@@ -54,6 +46,7 @@ class PyFunction final : public ServerFunction {
 
   Status Run(const UpdateCall& call) const override {
     return WithHost<Status>(
+        kHost,
         [&](const nb::module_& host) {
           std::vector<std::tuple<uint32_t, int64_t, int64_t, double, double>> pushes;
           for (const StorePush& one : call.pushes)
@@ -92,9 +85,10 @@ class PyCommand final : public Command {
       places.emplace_back(AddressOf(result != nullptr ? result : run.values[tensor]), result != nullptr);
     }
     return WithHost<Status>(
+        kHost,
         [&](const nb::module_& host) {
-          const nb::object found =
-              host.attr("command")(name_, static_cast<int>(run.dtype), run.count, places, run.scalars);
+          const nb::object found = host.attr("command")(
+              name_, static_cast<int>(run.dtype), std::pair(run.count / run.width, run.width), places, run.scalars);
           if (nb::isinstance<nb::str>(found)) return Status(Code::kInvalid, nb::cast<std::string>(found));
           for (const auto& [name, value] : nb::cast<Figures>(found)) AddTo(run.figures, name, value);
           return Status();
@@ -109,16 +103,16 @@ class PyCommand final : public Command {
 
 CommandPointer FindCommandOf(const std::string& name) {
   using Writes = std::optional<std::vector<size_t>>;
-  const auto writes =
-      WithHost<Writes>([&](const nb::module_& host) { return nb::cast<Writes>(host.attr("writes_of")(name)); },
-                       [](const char*) { return Writes(); });
+  const auto writes = WithHost<Writes>(
+      kHost, [&](const nb::module_& host) { return nb::cast<Writes>(host.attr("writes_of")(name)); },
+      [](const char*) { return Writes(); });
   return writes ? std::make_unique<const PyCommand>(name, *writes) : nullptr;
 }
 
 std::unique_ptr<const ServerFunction> Find(const std::string& name) {
-  const bool known =
-      WithHost<bool>([&](const nb::module_& host) { return nb::cast<bool>(host.attr("has_function")(name)); },
-                     [](const char*) { return false; });
+  const bool known = WithHost<bool>(
+      kHost, [&](const nb::module_& host) { return nb::cast<bool>(host.attr("has_function")(name)); },
+      [](const char*) { return false; });
   return known ? std::make_unique<const PyFunction>(name) : nullptr;
 }
 

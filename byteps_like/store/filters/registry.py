@@ -1,10 +1,12 @@
 """All filters by name, and their text form, "name:key=value,key=value". A new one is a file in this room and a row
-here; one of payloads has a native twin in server/store/filters."""
+here; one of payloads has a native twin in server/store/filters. Users register theirs with `table_filter`."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from byteps_like.compression.spec import parse
 from byteps_like.errors import InvalidArgumentError
@@ -20,8 +22,29 @@ Filter = RowFilter | PayloadFilter
 FILTERS: dict[str, type[Filter]] = {one.name: one for one in (Significant, Kkt, Noise, FixedFloat, Zlib)}
 """By name."""
 
+_NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
 _READ = {"int": int, "int | None": int, "float": float, "str": str}
 """What a value is read as, by how the parameter is annotated."""
+
+
+AnyFilter = TypeVar("AnyFilter", bound=type[Filter])
+
+
+def table_filter(kind: AnyFilter) -> AnyFilter:
+    """Decorates a RowFilter or a PayloadFilter of a user, which `KV` then takes by its name, as text, too. A
+    PayloadFilter, a frozen dataclass, has to be known to servers as well: import its module there.
+
+    Raises InvalidArgumentError for a name that is taken, or can't be one.
+    """
+    if not _NAME.fullmatch(kind.name):
+        raise InvalidArgumentError(
+            f"a filter can't be called {kind.name!r}: a name has up to 64 letters, digits, '_', '.' and '-', and begins"
+            " with a letter or '_'"
+        )
+    known = FILTERS.setdefault(kind.name, kind)
+    if known is not kind:
+        raise InvalidArgumentError(f"there is already a filter {kind.name!r}: {known!r}")
+    return kind
 
 
 def filter_of(wanted: Filter | str) -> Filter:
@@ -56,11 +79,22 @@ def _built(kind: Any, given: dict[str, str], text: str) -> Filter:
     if missing:
         raise InvalidArgumentError(f"{text!r} lacks {missing[0]}, as in {kind.name}:{missing[0]}=1")
     try:
-        values = {key: _READ[str(takes[key].annotation)](value) for key, value in given.items()}
+        values = {key: _reader(takes[key])(value) for key, value in given.items()}
     except ValueError as error:
         raise InvalidArgumentError(f"filter {text!r}: {error}") from None
     made: Filter = kind(**values)
     return made
+
+
+def _reader(parameter: inspect.Parameter) -> Callable[[str], Any]:
+    """Raises ValueError where there is none."""
+    kind = parameter.annotation
+    name = kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
+    if name not in _READ:
+        raise ValueError(
+            f"{parameter.name} can't be given as text, as it is annotated {name!r}: give the filter itself"
+        )
+    return _READ[name]
 
 
 def _in_full(text: str) -> str:

@@ -9,6 +9,7 @@ from byteps_like.store.functions.registry import check_name
 from byteps_like.wire.call import TENSOR_SHIFT, ServerCall, decode_figures, encode_call
 from byteps_like.worker.api import Declared
 from byteps_like.worker.keeping import CallHandle, Keeps, check_together
+from byteps_like.worker.tables import KeptTable
 
 _OF_NOTHING: Mapping[str, Mapping[str, float]] = {"dot": {"dot": 0.0}}
 """By function, what has come of it before its first partition; nothing of the others."""
@@ -18,8 +19,19 @@ def begin_call(worker: Keeps, tensors: Sequence[Declared], function: str, scalar
     """Never blocks. Raises as Store.call."""
     check_together(tensors)
     numbers = [one.partitions[0].key >> TENSOR_SHIFT for one in tensors if one.partitions]
-    call = ServerCall(check_name(function), numbers, {name: float(value) for name, value in scalars.items()})
-    return worker.call(tensors, encode_call(call))
+    return worker.call(tensors, encode_call(ServerCall(check_name(function), numbers, _floats(scalars))))
+
+
+def begin_call_on_rows(
+    table: KeptTable, rows: tuple[int, int], function: str, scalars: Mapping[str, float]
+) -> CallHandle:
+    """Never blocks. Raises as KV.push_range."""
+    number = table.declared.partitions[0].key >> TENSOR_SHIFT
+    return table.call(encode_call(ServerCall(check_name(function), [number], _floats(scalars), rows)))
+
+
+def _floats(scalars: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(value) for name, value in scalars.items()}
 
 
 def end_call(function: str, handle: CallHandle) -> dict[str, float]:

@@ -57,14 +57,15 @@ def writes_of(name: str) -> list[int] | None:
 
 
 def command(
-    name: str, dtype: int, count: int, places: Sequence[tuple[int, bool]], scalars: Sequence[tuple[str, float]]
-) -> list[tuple[str, float]] | str:
-    """Runs one on a partition of each tensor: where it lies, and whether it is changed. Its numbers, or what went
-    wrong."""
+    name: str, dtype: int, shape: RowsAndWidth,
+    places: Sequence[tuple[int, bool]], scalars: Sequence[tuple[str, float]],
+) -> list[tuple[str, float]] | str:  # fmt: skip
+    """Runs one on a partition of each tensor, or on rows: where they lie, and whether they are changed. Its numbers, or
+    what went wrong."""
     figures: list[tuple[str, float]] = []
 
     def run(views: Views) -> None:
-        found = [views.of(address, (count,), writable=writable) for address, writable in places]
+        found = [views.of(address, _shape(shape), writable=writable) for address, writable in places]
         figures.extend((key, float(value)) for key, value in (COMMANDS[name].run(found, dict(scalars)) or {}).items())
 
     return _failure(name, DType(dtype), run) or figures

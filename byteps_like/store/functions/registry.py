@@ -98,7 +98,10 @@ FUNCTIONS: dict[str, Function] = {}
 """By name."""
 COMMANDS: dict[str, Command] = {}
 """By name; those of the native core are not among them."""
-OURS = ("dot", "axpy", "scale", "copy")
+OURS = (
+    *("dot", "axpy", "scale", "copy"),
+    *("portions.begin", "portions.take", "portions.claim", "portions.finish"),
+)
 """Commands of the native core (server/store/calls)."""
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)

@@ -8,7 +8,7 @@ from byteps_like import _core
 from byteps_like.wire.note import Note
 from byteps_like.worker.api import Declared
 from byteps_like.worker.engine.kept import EngineKeepHandle, KeepsByEngine, KeptTensors, Start
-from byteps_like.worker.keeping import KeepHandle, check_note
+from byteps_like.worker.keeping import CallHandle, KeepHandle, check_note
 from byteps_like.worker.tables import RangeHandle, RowList, RowsAt, TableShards, TableSpec
 
 
@@ -85,6 +85,12 @@ class EngineKeptTable:
             self.declared, lambda engine, tensor: engine.fetch_range(tensor, firsts, urgency, low, high)
         )
         return EngineRangeHandle(self._worker, operation, self.declared)
+
+    def call(self, text: bytes) -> CallHandle:
+        """See KeptTable."""
+        firsts = list(self.shards.firsts)
+        operation = self._worker.begin(self.declared, lambda engine, tensor: engine.call_table(tensor, firsts, text))
+        return EngineKeepHandle(self._worker, operation, self.declared)
 
     def _placed(self, rows: Sequence[RowsAt]) -> list[tuple[int, RowList, int, int]]:
         return [(self.shards.firsts[one.shard], one.rows, one.address, one.nbytes) for one in rows]

@@ -20,7 +20,7 @@ void KeptKeys::Open(KeySpec spec, const std::string& text, const std::byte* init
   KeepSink& own = *this;
   const auto [found, is_new] = keys_.try_emplace(spec.key);
   if (!is_new)
-    if (Status other = CheckOpened(spec.key, false); !other.ok()) return sink_.Settled(opening, other, {});
+    if (Status other = CheckKind(spec.key, false); !other.ok()) return sink_.Settled(opening, other, {});
   if (is_new) found->second.value = std::make_unique<KeptKey>(spec, own);
   Open(found->second, spec, initial, std::move(opening));
 }
@@ -31,7 +31,7 @@ void KeptKeys::OpenTable(KeySpec spec, const std::string& text, KeepTicket openi
   KeepSink& own = *this;
   const auto [found, is_new] = keys_.try_emplace(spec.key);
   if (!is_new)
-    if (Status other = CheckOpened(spec.key, true); !other.ok()) return sink_.Settled(opening, other, {});
+    if (Status other = CheckKind(spec.key, true); !other.ok()) return sink_.Settled(opening, other, {});
   if (is_new) found->second.table = std::make_unique<KeptTable>(spec, own);
   Open(found->second, spec, nullptr, std::move(opening));
 }
@@ -73,28 +73,21 @@ void KeptKeys::Fetch(uint64_t key, KeepFetch fetch) {
   Queue(*entry);
 }
 
-void KeptKeys::Call(KeepCall call) {
-  for (const uint64_t key : call.keys)
-    if (const Status never = CheckOpened(key, false); !never.ok()) return sink_.Settled(call.ticket, never, {});
-  ++under_way_;
-  calls_.Call(std::move(call));
-  kick_();
-}
+void KeptKeys::Call(KeepCall call) { Ask(calls_, std::move(call)); }
 
-void KeptKeys::Ask(KeepCall request) {
-  for (const uint64_t key : request.keys) {
-    const auto found = keys_.find(key);
-    const Status never = CheckOpened(key, found != keys_.end() && found->second.table != nullptr);
-    if (!never.ok()) return sink_.Settled(request.ticket, never, {});
-  }
+void KeptKeys::Ask(KeepCall request) { Ask(saving_, std::move(request)); }
+
+void KeptKeys::Ask(KeptCalls& among, KeepCall call) {
+  for (const uint64_t key : call.keys)
+    if (const Status never = CheckOpened(key); !never.ok()) return sink_.Settled(call.ticket, never, {});
   ++under_way_;
-  saving_.Call(std::move(request));
+  among.Call(std::move(call));
   kick_();
 }
 
 // For something that is under way from here on; nullptr: it has failed.
 KeptKeys::Entry* KeptKeys::Opened(uint64_t key, bool table, const KeepTicket& ticket) {
-  if (const Status never = CheckOpened(key, table); !never.ok()) {
+  if (const Status never = CheckKind(key, table); !never.ok()) {
     sink_.Settled(ticket, never, {});
     return nullptr;
   }
@@ -102,12 +95,16 @@ KeptKeys::Entry* KeptKeys::Opened(uint64_t key, bool table, const KeepTicket& ti
   return &keys_.at(key);
 }
 
-Status KeptKeys::CheckOpened(uint64_t key, bool table) const {
-  if (ended_) return *ended_;
-  const auto found = keys_.find(key);
-  if (found == keys_.end()) return Status(Code::kInvalid, "store key " + std::to_string(key) + " was not opened");
-  if ((found->second.table != nullptr) == table) return Status();
+Status KeptKeys::CheckKind(uint64_t key, bool table) const {
+  if (Status never = CheckOpened(key); !never.ok()) return never;
+  if ((keys_.at(key).table != nullptr) == table) return Status();
   return Status(Code::kInvalid, "store key " + std::to_string(key) + (table ? " is no table" : " is a table"));
+}
+
+Status KeptKeys::CheckOpened(uint64_t key) const {
+  if (ended_) return *ended_;
+  if (keys_.contains(key)) return Status();
+  return Status(Code::kInvalid, "store key " + std::to_string(key) + " was not opened");
 }
 
 bool KeptKeys::Forget(uint64_t key) {

@@ -67,7 +67,9 @@ class KeptKeys : private KeepSink {
   uint32_t NumberOf(const std::string& text);
   void Open(Entry& entry, const KeySpec& spec, const std::byte* initial, KeepTicket opening);
   Entry* Opened(uint64_t key, bool table, const KeepTicket& ticket);
-  Status CheckOpened(uint64_t key, bool table) const;
+  void Ask(KeptCalls& among, KeepCall call);
+  Status CheckOpened(uint64_t key) const;
+  Status CheckKind(uint64_t key, bool table) const;
   Status Refuse(Entry& entry, const Status& why);
   void Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) override;
   void Queue(Entry& entry);

@@ -15,10 +15,11 @@
 
 namespace byteps_like {
 
-// One partition of each tensor: as many elements, of one type (fp32, fp64 or int64).
+// One partition of each tensor: as many elements, of one type (fp32, fp64 or int64). Or some rows of a table.
 struct CommandRun {
   DType dtype = DType::kFloat32;
   size_t count = 0;
+  size_t width = 1;                          // of a table: elements of a row
   std::span<const std::byte* const> values;  // by tensor, as they are
   std::span<std::byte* const> results;       // where those go that it writes; nullptr for the others
   const Figures& scalars;

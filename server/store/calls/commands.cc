@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
-#include <mutex>
 #include <string_view>
 #include <utility>
+
+#include "csrc/base/hook.h"
 
 namespace byteps_like {
 namespace {
@@ -14,35 +15,26 @@ struct Row {
   CommandPointer (*make)();
 };
 
-constexpr Row kRows[] = {{"dot", MakeDot}, {"axpy", MakeAxpy}, {"scale", MakeScale}, {"copy", MakeCopy}};
-
-// Both live as long as the process: a shard may ask while it ends.
-std::mutex& FinderLock() {
-  static auto* const lock = new std::mutex;
-  return *lock;
-}
-
-CommandFinder& Finder() {
-  static auto* const finder = new CommandFinder;
-  return *finder;
-}
+constexpr Row kRows[] = {
+    {"dot", MakeDot},
+    {"axpy", MakeAxpy},
+    {"scale", MakeScale},
+    {"copy", MakeCopy},
+    {"portions.begin", MakeBeginPass},
+    {"portions.take", MakeTakePortion},
+    {"portions.claim", MakeClaimPortion},
+    {"portions.finish", MakeFinishPortion},
+};
 
 }  // namespace
 
-void SetCommandFinder(CommandFinder finder) {
-  const std::lock_guard lock(FinderLock());
-  Finder() = std::move(finder);
-}
+void SetCommandFinder(CommandFinder finder) { TheHook<CommandFinder>().Set(std::move(finder)); }
 
 Result<CommandPointer> FindCommand(const std::string& name) {
   const auto row = std::ranges::find(kRows, name, &Row::name);
   if (row != std::end(kRows)) return row->make();
-  CommandFinder finder;
-  {
-    const std::lock_guard lock(FinderLock());
-    finder = Finder();
-  }
-  CommandPointer own = finder ? finder(name) : nullptr;
+  const CommandFinder find = TheHook<CommandFinder>().Get();
+  CommandPointer own = find ? find(name) : nullptr;
   if (own != nullptr) return own;
   std::string known;
   for (const Row& one : kRows) known += (known.empty() ? "" : ", ") + std::string(one.name);

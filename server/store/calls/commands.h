@@ -10,4 +10,10 @@ CommandPointer MakeAxpy();   // y += a·x
 CommandPointer MakeScale();  // x *= a
 CommandPointer MakeCopy();   // y = x
 
+// Of a board of portions (portions.cc).
+CommandPointer MakeBeginPass();
+CommandPointer MakeTakePortion();   // portion: which, or -1
+CommandPointer MakeClaimPortion();  // counts: 1 if this is the first
+CommandPointer MakeFinishPortion();
+
 }  // namespace byteps_like

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,18 +14,16 @@
 #include "csrc/wire/call.h"
 #include "csrc/wire/frame.h"
 #include "server/memory.h"
+#include "server/store/calls/called.h"
 #include "server/store/requests.h"
 #include "server/store/store_key.h"
 
 namespace byteps_like {
 
-class Command;
-
-// The store keys of the shard, and the way back to its workers.
+// The store keys of the shard.
 class CalledKeys : public virtual RequestHost {
  public:
-  virtual StoreKey* FindKey(uint64_t key) = 0;  // nullptr: there is none, it has no value, or rows
-  virtual void Replaced(uint64_t key) = 0;      // it has a new value
+  virtual void Replaced(uint64_t key) = 0;  // it has a new value
 
  protected:
   ~CalledKeys() = default;
@@ -56,13 +55,12 @@ class ShardCalls {
     uint64_t blocked_by = 0;
     double since = 0;
   };
-  struct Partition;
+  using All = std::vector<std::unique_ptr<CalledValues>>;
 
   void TryToRun(uint32_t rank);
-  Status Collect(const Header& header, const ServerCall& call, std::vector<Partition>* found);
-  bool IsBlocked(uint32_t rank, std::span<const Partition> partitions, uint64_t* by) const;
-  Status Run(const ServerCall& call, std::span<Partition> partitions, Figures* figures);
-  Status RunOn(const Command& command, const ServerCall& call, Partition& partition, Figures* figures);
+  Status Collect(const Header& header, const ServerCall& call, All* found);
+  static bool IsBlocked(uint32_t rank, const All& all, uint64_t* by);
+  static Status Run(const ServerCall& call, const All& all, Figures* figures);
   void Conclude(uint32_t rank, const Header& header, const Status& status, const Figures& figures);
 
   CalledKeys& keys_;

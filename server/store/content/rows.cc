@@ -253,15 +253,20 @@ Result<RowAnswer> RowContent::Stale(std::span<const uint64_t> ids, const uint32_
   return answer;
 }
 
-Result<RowAnswer> RowContent::Range(uint64_t low, uint64_t high, size_t most) const {
-  std::vector<std::pair<uint64_t, uint32_t>> found;
-  const size_t limit = most / (sizeof(uint64_t) + row_bytes_) + 1;
+// At most so many of them, which ones is not said.
+RowContent::Found RowContent::Find(uint64_t low, uint64_t high, size_t most) const {
+  Found found;
   table_.VisitAll([&](uint64_t id, uint32_t slot) {
-    if (id >= low && id < high && found.size() < limit && HeadAt(slot).updates != 0) found.emplace_back(id, slot);
+    if (id >= low && id < high && found.size() < most && HeadAt(slot).updates != 0) found.emplace_back(id, slot);
   });
+  std::ranges::sort(found);
+  return found;
+}
+
+Result<RowAnswer> RowContent::Range(uint64_t low, uint64_t high, size_t most) const {
+  const Found found = Find(low, high, most / (sizeof(uint64_t) + row_bytes_) + 1);
   auto answer = Taken(found.size() * (sizeof(uint64_t) + row_bytes_), most);
   if (!answer.ok()) return answer;
-  std::ranges::sort(found);
   std::byte* to = answer->buffer.data();
   std::vector<uint32_t> slots;
   for (const auto& [id, slot] : found) {
@@ -271,6 +276,21 @@ Result<RowAnswer> RowContent::Range(uint64_t low, uint64_t high, size_t most) co
   }
   CopyRows(slots, to);
   return answer;
+}
+
+// Ranges
+
+std::vector<uint32_t> RowContent::Between(uint64_t low, uint64_t high) const {
+  std::vector<uint32_t> slots;
+  for (const auto& [id, slot] : Find(low, high, table_.size())) slots.push_back(slot);
+  return slots;
+}
+
+void RowContent::Replace(std::span<const uint32_t> slots, const std::byte* values, int64_t version) {
+  for (size_t i = 0; i < slots.size(); ++i, values += row_bytes_) {
+    HeadAt(slots[i]).version = static_cast<uint32_t>(version);
+    std::memcpy(ValueAt(slots[i]), values, row_bytes_);
+  }
 }
 
 }  // namespace byteps_like

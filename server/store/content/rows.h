@@ -7,6 +7,8 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "server/store/content/content.h"
 #include "server/store/content/row_table.h"
@@ -35,6 +37,12 @@ class RowContent final : public StoreContent {
   Result<RowAnswer> Stale(std::span<const uint64_t> ids, const uint32_t* known, uint64_t bound, size_t most) const;
   // Those that exist, with low <= id < high.
   Result<RowAnswer> Range(uint64_t low, uint64_t high, size_t most) const;
+
+  // The slots of those, in the order of their ids; and what is done with them: their values are copied, or become
+  // others, of `version`.
+  std::vector<uint32_t> Between(uint64_t low, uint64_t high) const;
+  void CopyRows(std::span<const uint32_t> slots, std::byte* to) const;
+  void Replace(std::span<const uint32_t> slots, const std::byte* values, int64_t version);
 
   // One that exists, for tests: `state` is of the value's type.
   struct Row {
@@ -70,7 +78,8 @@ class RowContent final : public StoreContent {
   bool AddUpAll(const VersionCall& call) const;
   Status Update(const VersionCall& call, uint32_t slot, const std::byte* gradient);
   Status UpdateMerged(const VersionCall& call);
-  void CopyRows(std::span<const uint32_t> slots, std::byte* to) const;
+  using Found = std::vector<std::pair<uint64_t, uint32_t>>;  // ids and slots, ascending
+  Found Find(uint64_t low, uint64_t high, size_t most) const;
   Result<RowAnswer> Taken(size_t bytes, size_t most) const;
 
   ShardMemory& memory_;

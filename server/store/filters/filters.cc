@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "csrc/base/hook.h"
+
 namespace byteps_like {
 
 Result<FilterPointer> MakeFixedFloat(CodecSpec& spec);
@@ -25,7 +27,11 @@ Result<FilterPointer> MakeFilter(std::string_view text) {
     if (spec->name() == row.name) return row.make(*spec);
     known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
-  return Status(Code::kInvalid, "there is no filter " + spec->name() + " on servers; there are " + known);
+  const FilterFinder find = TheHook<FilterFinder>().Get();
+  auto own = find ? find(std::string(text)) : FilterPointer();
+  if (!own.ok() || *own != nullptr) return own;
+  return Status(Code::kInvalid, "this server has no filter " + spec->name() + "; it has " + known +
+                                    ", and others if it is started with --import and the module that registers them");
 }
 
 }  // namespace
@@ -43,6 +49,8 @@ Result<std::shared_ptr<const Filters>> Filters::Parse(std::string_view texts) {
   }
   return std::shared_ptr<const Filters>(std::move(filters));
 }
+
+void SetFilterFinder(FilterFinder finder) { TheHook<FilterFinder>().Set(std::move(finder)); }
 
 Status Filters::Check(DType dtype) const {
   for (const FilterPointer& one : filters_)
@@ -65,9 +73,10 @@ Result<Filtered> Filters::Encode(DType dtype, const Draw& draw, std::span<const 
                                  ShardMemory& memory) const {
   Filtered made;
   for (auto one = filters_.begin(); one != filters_.end() && !rows.empty(); ++one) {
-    ShardBuffer buffer = memory.Take((*one)->Most(dtype, rows.size()));
+    const size_t room = (*one)->Most(dtype, rows.size());
+    ShardBuffer buffer = memory.Take(room);
     if (buffer.size() == 0) return memory.Exhausted();
-    auto bytes = (*one)->Encode(dtype, draw, rows, {buffer.data(), buffer.size()});
+    auto bytes = (*one)->Encode(dtype, draw, rows, {buffer.data(), room});
     if (!bytes.ok()) return bytes.status();
     made = {std::move(buffer), *bytes};
     rows = {made.buffer.data(), made.bytes};

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -41,6 +43,10 @@ class Filters {
 
   std::vector<FilterPointer> filters_;  // as rows go out
 };
+
+// Filters of users, by their canonical texts; nullptr: there is none of that name. kInvalid. Any thread.
+using FilterFinder = std::function<Result<FilterPointer>(const std::string& text)>;
+void SetFilterFinder(FilterFinder finder);
 
 // Each filter's file defines one of these. Kind's constructor takes the keys from the spec.
 using FilterMaker = Result<FilterPointer> (*)(CodecSpec& spec);

@@ -90,7 +90,7 @@ void ShardSaving::OnCut(uint32_t rank, const Header& header, std::span<const std
   std::vector<uint64_t> keys(count);
   for (uint64_t& key : keys) {
     fields.Take(&key);
-    if (keys_.FindSaved(key) == nullptr) return keys_.RefuseRequest(rank, key, "a cut through a key without a value");
+    if (keys_.FindKey(key) == nullptr) return keys_.RefuseRequest(rank, key, "a cut through a key without a value");
   }
   Cut& cut = cuts_[keys.front()];
   const auto word = fields.rest();
@@ -177,7 +177,7 @@ Result<std::string> ShardSaving::Answered(std::span<const std::byte> payload) {
   const auto request = static_cast<StateRequest>(what);
   if (request == StateRequest::kHeads) return Heads(fields.rest());
   if (!fields.Take(&number)) return Misfits();
-  StoreKey* const key = keys_.FindSaved(number);
+  StoreKey* const key = keys_.FindKey(number);
   if (key == nullptr) return Invalid("it has no value");
   Status done;
   switch (request) {
@@ -209,7 +209,7 @@ Result<std::string> ShardSaving::Heads(std::span<const std::byte> keys) {
   Fields fields(keys);
   std::string heads;
   for (uint64_t number = 0; fields.Take(&number);) {
-    const StoreKey* const key = keys_.FindSaved(number);
+    const StoreKey* const key = keys_.FindKey(number);
     if (key == nullptr) return Invalid(KeyText(number) + " has no value");
     Append(heads, key->ledger().version());
     Append(heads, static_cast<uint64_t>(key->of_rows() ? key->rows().state_bytes() : key->state().size()));

@@ -23,10 +23,9 @@
 
 namespace byteps_like {
 
-// The store keys of the shard, and the way back to its workers.
+// The store keys of the shard.
 class SavedKeys : public virtual RequestHost {
  public:
-  virtual StoreKey* FindSaved(uint64_t key) = 0;  // nullptr: there is none, or it has no value
   virtual bool HasLeft(uint32_t rank) const = 0;
   // Nobody waits for the rank's contributions to the key until it wakes. Each does nothing where it is so already.
   virtual void RestAt(uint64_t key, uint32_t rank) = 0;

@@ -11,17 +11,17 @@ void ShardStore::AnswerRequest(uint32_t rank, const Header& header, const std::s
 
 void ShardStore::RefuseRequest(uint32_t rank, uint64_t key, const std::string& what) { Refuse(rank, key, what); }
 
+StoreKey* ShardStore::FindKey(uint64_t key) {
+  const auto found = keys_.find(key);
+  return found == keys_.end() ? nullptr : found->second->key.get();
+}
+
 double ShardStore::RequestTime() const { return host_.Now(); }
 
 // Calls
 
 void ShardStore::OnCall(uint32_t rank, const Header& header, const std::byte* payload) {
   calls_.OnCall(rank, header, {payload, header.length});
-}
-
-StoreKey* ShardStore::FindKey(uint64_t key) {
-  const auto found = keys_.find(key);
-  return found == keys_.end() || found->second->of_rows() ? nullptr : found->second->key.get();
 }
 
 void ShardStore::Replaced(uint64_t key) { Done(*keys_.at(key), Status()); }
@@ -32,11 +32,6 @@ void ShardStore::OnSaving(uint32_t rank, const Header& header, const std::byte* 
   saving_.OnFrame(rank, header, {payload, header.length});
 }
 
-StoreKey* ShardStore::FindSaved(uint64_t key) {
-  const auto found = keys_.find(key);
-  return found == keys_.end() ? nullptr : found->second->key.get();
-}
-
 bool ShardStore::HasLeft(uint32_t rank) const { return ranks_[rank].left; }
 
 void ShardStore::RestAt(uint64_t key, uint32_t rank) {
@@ -45,7 +40,7 @@ void ShardStore::RestAt(uint64_t key, uint32_t rank) {
 }
 
 void ShardStore::WakeAt(uint64_t key, uint32_t rank) {
-  StoreKey* const saved = FindSaved(key);
+  StoreKey* const saved = FindKey(key);
   if (saved != nullptr && saved->ledger().source(rank).resting) saved->Wake(rank);
 }
 

@@ -126,7 +126,6 @@ class ShardStore : private CalledKeys, private SavedKeys {
   void FreeIfForgotten(uint64_t key);
   StoreKey* FindKey(uint64_t key) override;
   void Replaced(uint64_t key) override;
-  StoreKey* FindSaved(uint64_t key) override;
   bool HasLeft(uint32_t rank) const override;
   void RestAt(uint64_t key, uint32_t rank) override;
   void WakeAt(uint64_t key, uint32_t rank) override;

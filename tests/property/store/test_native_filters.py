@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,10 +18,55 @@ from byteps_like.dtypes import DType
 from byteps_like.errors import CorruptError, InvalidArgumentError
 from byteps_like.store.filters.filter import PayloadFilter
 from byteps_like.store.filters.payloads import Payloads
-from byteps_like.store.filters.registry import filter_of
+from byteps_like.store.filters.registry import filter_of, table_filter
 
 FLOATS = [np.float32, np.float64]
-CHAINS = [["float:1"], ["float:2"], ["float:3"], ["zlib"], ["float:2", "zlib:6"], ["zlib", "zlib:9"]]
+OWN = ["test.half"], ["test.half:shift=3", "zlib:6"]
+CHAINS = [*OWN, ["float:1"], ["float:2"], ["float:3"], ["zlib"], ["float:2", "zlib:6"], ["zlib", "zlib:9"]]
+
+
+@table_filter
+@dataclass(frozen=True)
+class Half(PayloadFilter):
+    """One of a user's, which servers run in Python."""
+
+    name: ClassVar[str] = "test.half"
+    about: ClassVar[str] = "numbers in 2 bytes"
+    takes_rows: ClassVar[bool] = True
+
+    shift: int = 0
+
+    def check(self, dtype: DType) -> None:
+        if dtype is DType.INT64:
+            raise InvalidArgumentError("no halves of integers")
+
+    def most(self, dtype: Any, nbytes: int) -> int:
+        return nbytes // dtype.itemsize * 2
+
+    def encode(self, dtype: Any, draw: Draw, payload: Any) -> bytes:
+        with np.errstate(over="ignore"):
+            return np.ldexp(np.frombuffer(payload, dtype), self.shift).astype(np.float16).tobytes()
+
+    def decode(self, dtype: Any, payload: bytes, most: int) -> bytes:
+        if len(payload) % 2 or len(payload) // 2 * dtype.itemsize > most:
+            raise CorruptError("a payload of halves has no whole numbers")
+        return np.ldexp(np.frombuffer(payload, np.float16).astype(dtype), -self.shift).tobytes()
+
+
+@table_filter
+@dataclass(frozen=True)
+class Faulty(PayloadFilter):
+    name: ClassVar[str] = "test.faulty"
+    about: ClassVar[str] = "nothing that works"
+
+    def most(self, dtype: Any, nbytes: int) -> int:
+        return nbytes
+
+    def encode(self, dtype: Any, draw: Draw, payload: Any) -> bytes:
+        return bytes(2 * len(payload))
+
+    def decode(self, dtype: Any, payload: bytes, most: int) -> bytes:
+        raise ValueError("it does not work")
 
 
 class Twins:
@@ -73,6 +120,25 @@ def test_both_refuse_what_is_no_payload(texts, junk, count, wrapped):
     assert answers[0] == answers[1]
 
 
+def test_a_filter_of_a_user_that_goes_wrong_is_named(caplog):
+    native = Twins(["test.faulty"], DType.FLOAT32).native
+    with pytest.raises(CorruptError, match=r"payload of filter test\.faulty: it makes 16 bytes, where there may be 8"):
+        native.encode(0, 0, 0, 0, bytes(8))
+    with pytest.raises(InvalidArgumentError, match=r"'test\.faulty' raised ValueError: it does not work"):
+        native.decode(0, bytes(8), 8)
+    assert "it does not work" in caplog.text
+    with pytest.raises(InvalidArgumentError, match="no halves of integers"):
+        _core.Filters("test.half:shift=0").check(DType.INT64.value)
+    for texts, words in (
+        ("test.half:other=1", "other"),
+        ("zlib:level=1 test.half:shift=0", "takes rows: let it be the first"),
+        ("test.nothing", "has no filter test.nothing; it has float, zlib, and others if"),
+        ("significant:delta=1.0", "of rows: servers have nothing to do with it"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=words):
+            _core.Filters(texts)
+
+
 def test_a_bomb_is_not_blown_up():
     with pytest.raises(CorruptError, match="too many bytes"):
         Twins(["zlib"], DType.FLOAT32).native.decode(0, zlib.compress(bytes(40_000_000), 9), 40_000)
@@ -92,7 +158,7 @@ def test_what_a_payload_may_have():
         ("zlib:level=1 float:bytes=3", "let it be the first"),
         ("float:bytes=4", "bytes"),
         ("float", "bytes"),
-        ("gzip:level=1", "no filter gzip on servers"),
+        ("gzip:level=1", "this server has no filter gzip"),
         ("zlib:level=0", "level"),
         ("zlib:level=1  zlib:level=1", "filter"),
     ],

@@ -18,6 +18,11 @@ def test_the_native_codec_reads_these_bytes():
     assert encode_call(ServerCall("axpy", [7, 65536], {"a": -0.5})) == AXPY
 
 
+def test_the_native_codec_reads_these_bytes_of_a_range():
+    written = b"\x01\0\x05scale\x07\0\0\0\x03\0\0\0\0\0\0\0\x02\x01\0\0\0\0\0\0"
+    assert encode_call(ServerCall("scale", [7], rows=(3, 258))) == written
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -73,7 +73,7 @@ class Shard : public SavedKeys {
     keys_.emplace(kTable, std::move(*table));
   }
 
-  StoreKey* FindSaved(uint64_t key) override { return keys_.contains(key) ? keys_.at(key).get() : nullptr; }
+  StoreKey* FindKey(uint64_t key) override { return keys_.contains(key) ? keys_.at(key).get() : nullptr; }
   bool HasLeft(uint32_t rank) const override { return left.contains(rank); }
   void RestAt(uint64_t key, uint32_t rank) override { resting.insert({key, rank}); }
   void WakeAt(uint64_t key, uint32_t rank) override { resting.erase({key, rank}); }
@@ -102,9 +102,9 @@ class Shard : public SavedKeys {
   }
   void Push(uint64_t key, uint32_t source, float number) {
     std::vector<PushAnswer> told;
-    const Ledger& ledger = FindSaved(key)->ledger();
+    const Ledger& ledger = FindKey(key)->ledger();
     WholePush whole{{source, ledger.Clock(source), ledger.version(), 1}, Filled(number), std::nullopt};
-    REQUIRE(FindSaved(key)->Push(std::move(whole), 0, &told).ok());
+    REQUIRE(FindKey(key)->Push(std::move(whole), 0, &told).ok());
   }
   ShardSaving& saving() { return saving_; }
 
@@ -208,10 +208,10 @@ TEST_CASE("shard saving: a value, its state and its version come, and go back, t
   shard.Asked(Request(StateRequest::kCommit, kX) << uint64_t{2});
   CHECK(Read(shard, kX, SavedPart::kValue) == value);
   CHECK(Read(shard, kX, SavedPart::kState) == state);
-  CHECK(shard.FindSaved(kX)->ledger().version() == 2);
-  CHECK(shard.FindSaved(kX)->ledger().Clock(0) == 1);  // whose clock goes on
+  CHECK(shard.FindKey(kX)->ledger().version() == 2);
+  CHECK(shard.FindKey(kX)->ledger().Clock(0) == 1);  // whose clock goes on
   shard.Push(kX, 0, 1);
-  CHECK(shard.FindSaved(kX)->ledger().version() == 3);
+  CHECK(shard.FindKey(kX)->ledger().version() == 3);
 }
 
 TEST_CASE("shard saving: what was brought is dropped when it is cleared") {
@@ -242,7 +242,7 @@ TEST_CASE("shard saving: what makes no sense is answered so, and changes nothing
   wrong(Request(StateRequest::kCommit, kX) << uint32_t{0});
   wrong(Request(StateRequest::kCommit, kX) << ~uint64_t{0});
   wrong(Text() << static_cast<uint8_t>(StateRequest::kHeads) << uint64_t{77});
-  CHECK(shard.FindSaved(kX)->ledger().version() == 0);
+  CHECK(shard.FindKey(kX)->ledger().version() == 0);
   shard.Send(0, FrameType::kState, shard.numbers + 1, "x");
   CHECK(shard.refused.back() == "request 17 has come in place of request 16");
   shard.Send(0, FrameType::kCut, shard.numbers, Cut({}, ""));

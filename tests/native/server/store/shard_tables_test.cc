@@ -652,7 +652,7 @@ TEST_CASE("store tables: filters that can't be are refused, and so are those of 
   std::string wanted;
   SUBCASE("unknown") {
     rank.Spec(TableSpec("asp", "add", "gzip:level=1"));
-    wanted = "there is no filter gzip on servers; there are float, zlib";
+    wanted = "this server has no filter gzip; it has float, zlib, and others if";
   }
   SUBCASE("of a value") {
     rank.Spec("policy asp\ncombine sum:age=none,damp=none\nupdate add\nfilters zlib:level=1");
