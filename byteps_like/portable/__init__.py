@@ -28,12 +28,14 @@ from byteps_like.store.filters.significant import Significant
 from byteps_like.store.gradient_coding import GradientCoding
 from byteps_like.store.kv import KV
 from byteps_like.store.store import Store
+from byteps_like.store.upper.upper import Upper
 
 __all__ = [
     "KV",
     "GradientCoding",
     "Significant",
     "Store",
+    "Upper",
     "barrier",
     "broadcast",
     "connect",

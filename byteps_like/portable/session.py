@@ -136,4 +136,4 @@ def _current() -> _Session:
     return session
 
 
-found_by("byteps_like.portable", lambda: None if _session is None else _session.worker)
+found_by("byteps_like.portable", lambda: None if _session is None else _session.worker, _connect)

@@ -1,10 +1,11 @@
 """The store: named tensors, keys whose values servers keep, under a policy, from synchronous to free of locks.
 
-Private: arrays, common_memory, content, dependent, holding, keeper, key, portions, row_split, rows, unlocked.
+Private: common_memory, content, dependent, holding, keeper, key, portions, row_split, rows, unlocked.
 """
 
 from byteps_like.store.filters.filter import KeyedRows, PayloadFilter, RowFilter
 from byteps_like.store.filters.registry import table_filter
 from byteps_like.store.functions.registry import Pushed, command, function
+from byteps_like.store.upper.upper import Upper
 
-__all__ = ["KeyedRows", "PayloadFilter", "Pushed", "RowFilter", "command", "function", "table_filter"]
+__all__ = ["KeyedRows", "PayloadFilter", "Pushed", "RowFilter", "Upper", "command", "function", "table_filter"]

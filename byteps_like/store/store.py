@@ -36,6 +36,9 @@ from byteps_like.store.terms import StoreTerms, policy_for, terms_of
 from byteps_like.store.unlocked import UnlockedTensor
 from byteps_like.store.updates.adagrad import RowAdagrad
 from byteps_like.store.updates.update import ValueUpdate
+from byteps_like.store.upper.above import Above, check_below
+from byteps_like.store.upper.exchange import Site
+from byteps_like.store.upper.upper import Upper
 from byteps_like.store.versions import Found, Versions
 from byteps_like.wire.note import Note
 from byteps_like.worker.api import TensorSpec, Worker
@@ -83,6 +86,7 @@ class Store:
         age: str | None = None,
         damp: str | None = None,
         together: bool = True,
+        upper: Upper | None = None,
         worker: Worker | None = None,
     ) -> None:
         """All ranks make it, with the same arguments, and tensors of the same names, shapes and dtypes: NumPy's arrays
@@ -95,7 +99,9 @@ class Store:
         `whole`: tensors are not cut, which lars and lamb need. `init`: "root", values begin as those of rank 0's
         `tensors`, or "zeros"; a value that servers have already, under this name, stays. `together`: tensors of
         one shape and dtype are cut alike and kept on the same shards, which `call` needs; without it each is placed for
-        itself, which balances many small ones better. `worker`: whose job it is, where this process is in several.
+        itself, which balances many small ones better. `upper`: a group of servers above those of this job and of other
+        sites, with whose values this store begins then (docs/how-to/sites.md). `worker`: whose job it is, where this
+        process is in several.
 
         Blocks until each value is there. Raises MismatchError where ranks differ, and InvalidArgumentError for a policy
         that so many ranks can't have, tensors that can't be kept or combined so, and a job without servers, which only
@@ -109,10 +115,38 @@ class Store:
             _tensor_spec(f"store/{name}/{key}", kept_type(value), shape_of(value), self._terms, whole)
             for key, value in tensors.items()
         ]
+        self.upper = self._below(upper, specs, arrays)
+        """Exchanges with the upper group; None: there is none."""
         placed = _beside_one_another(specs) if together else specs
         self._gate = threading.RLock()
         self._passes: dict[int, Passes] = {}
         self._open = dict(zip(tensors, self._keep(placed, list(arrays.values())), strict=True))
+        if self.upper is not None:
+            self.upper.start(self._site(), self._worker, {key: one.kept for key, one in self._open.items()})
+
+    def _below(self, upper: Upper | None, specs: Sequence[TensorSpec], arrays: dict[str, Array]) -> Above | None:
+        """What it has of the upper group, whose values `arrays` become on rank 0."""
+        if upper is None:
+            return None
+        check_below(self._terms, specs, upper)
+        keeper_of(self._terms.policy, self._worker, self.name)
+        make = np.copy if self._terms.from_root else np.zeros_like
+        arrays.update({key: make(value) for key, value in arrays.items()})
+        self._terms = replace(self._terms, from_root=True)
+        return Above(upper, self.name, self._worker, arrays, Store)
+
+    def _site(self) -> Site:
+        keeper = keeper_of(self._terms.policy, self._worker, self.name)
+        saved = self._saved()
+
+        def versions() -> dict[str, int]:
+            heads, found = saved.heads(saved.keys), dict[str, int]()
+            for one in saved.keys:
+                version = heads[one.key].version
+                found[one.tensor] = min(found.get(one.tensor, version), version)
+            return found
+
+        return Site(self.name, self.pull, versions, keeper, self._gate)
 
     def change(self, consistency: Policy | str) -> None:
         """From here on another policy holds for all tensors, for contributions that wait, too. All ranks call it, each
@@ -137,6 +171,31 @@ class Store:
         """This rank contributes no more, and nobody waits for it. Never blocks. All ranks call it; when all handles are
         done they have, and of contributions that were left versions have been made, if that is possible."""
         return self.start_change(self._terms.combining.last(self._terms.policy, self._worker.size))
+
+    def finish(self) -> None:
+        """This rank contributes no more, and the others don't wait for it. Blocks until all ranks have called it: then
+        contributions that were left count, too, if that is possible, and values were exchanged with the upper group for
+        the last time. Raises on all ranks why that is not so."""
+        for handle in self.start_finish():
+            handle.wait()
+        self.end_above()
+
+    def exchange_above(self) -> bool:
+        """Exchanges values with the upper group once more, with all contributions so far. All ranks call it; blocks
+        until it is done. Returns whether there is an upper group. Raises on all ranks why that is lost."""
+        if self.upper is None:
+            return False
+        with self.upper.idle(), saved_together(self.name, [self]) as saved:
+            self.upper.exchange_last(saved)
+        return True
+
+    def end_above(self) -> None:
+        """The same for the last time: this site leaves the upper group, unless other stores of it are there."""
+        try:
+            self.exchange_above()
+        finally:
+            if self.upper is not None:
+                self.upper.end()
 
     @property
     def consistency(self) -> str:
@@ -326,7 +385,8 @@ class Store:
             )
             for name, one in self._open.items()
         }  # fmt: skip
-        return SavedStore(self.name, self._worker, keeper, tensors)
+        after = () if self.upper is None else (self.upper.restored,)
+        return SavedStore(self.name, self._worker, keeper, tensors, after)
 
     def versions(self, name: str) -> tuple[int, ...]:
         """Of each partition, that which this rank has pulled last; 0 before."""
@@ -394,7 +454,8 @@ def saved_together(name: str, stores: Sequence[Store]) -> Iterator[SavedOnServer
             gates.enter_context(store._gate)
         each = [store._saved() for store in stores]
         tensors = {key: one for some in each for key, one in some.tensors.items()}
-        yield SavedOnServers(replace(each[0], name=name, tensors=tensors))
+        after = tuple(call for some in each for call in some.after_restore)
+        yield SavedOnServers(replace(each[0], name=name, tensors=tensors, after_restore=after))
 
 
 def _keep_spec(tensor: TensorSpec, terms: StoreTerms) -> KeepSpec:

@@ -30,6 +30,7 @@ from byteps_like.store.filters.significant import Significant
 from byteps_like.store.gradient_coding import GradientCoding
 from byteps_like.store.kv import KV
 from byteps_like.store.store import Store
+from byteps_like.store.upper.upper import Upper
 from byteps_like.torch import cross_barrier, parallel
 from byteps_like.torch.batches.batch_shares import BatchShares
 from byteps_like.torch.c10d import backend as _backend
@@ -168,6 +169,7 @@ __all__ = [
     "Sum",
     "SyncBatchNorm",
     "SystemCallError",
+    "Upper",
     "add_process_set",
     "allgather",
     "allgather_async",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from byteps_like.errors import PeerLostError
 from byteps_like.store.saving.manifest import SavedTensor
+from byteps_like.store.saving.saved import Saved
 from byteps_like.store.versions import Versions
 from byteps_like.wire.saving import MAX_WORD, KeyHead, decode_heads, decode_words, encode_cut, encode_heads, heads_most
 from byteps_like.worker.api import Declared, Worker
@@ -78,6 +79,8 @@ class SavedStore:
     worker: Worker
     keeper: Keeps
     tensors: Mapping[str, Savable] = field(default_factory=dict)
+    after_restore: Sequence[Callable[[Saved], None]] = ()
+    """What all ranks do when it was restored."""
 
     @cached_property
     def keys(self) -> list[SavedKey]:

@@ -69,6 +69,8 @@ class SavedOnServers(Saved):
     def settle(self, manifest: Manifest) -> None:
         for one in self._store.keys:
             self._store.tensors[one.tensor].versions.restored(one.number, _version(manifest, one))
+        for call in self._store.after_restore:
+            call(self)
 
     def _of(self, keys: list[SavedKey], *, tables: bool) -> list[SavedKey]:
         return [one for one in keys if self._store.tensors[one.tensor].saved.is_table == tables]

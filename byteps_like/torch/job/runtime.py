@@ -356,7 +356,14 @@ def _worker() -> Worker | None:
     return None if runtime is None else runtime.worker
 
 
-found_by("byteps_like.torch", _worker)
+def _join_beside(config: Config) -> Worker:
+    # Not at the top: most processes are in one job.
+    from byteps_like.worker.session import connect
+
+    return connect(config)
+
+
+found_by("byteps_like.torch", _worker, _join_beside)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from byteps_like.store.saving.memory import gather, scatter
 from byteps_like.store.updates.plain import Add, Assign, NoUpdate
 from byteps_like.store.updates.sgd import Nesterov, Sgd
 from byteps_like.store.updates.update import ValueUpdate
+from byteps_like.store.upper.upper import Upper
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.low_comm.collective_rounds import CollectiveRounds
 from byteps_like.torch.low_comm.fragments import Fragment, fragments_of
@@ -67,6 +68,7 @@ class LowComm:
         weight: str | Weigh = "one",
         codec: str | Codec = "",
         feedback: float = 0.95,
+        upper: Upper | None = None,
         **others: Any,
     ) -> None:
         """All ranks make it, with the same arguments.
@@ -84,12 +86,13 @@ class LowComm:
             since the last, or a function of both numbers.
         codec, feedback: contributions travel encoded, from every rank to every other; `feedback`, from 0 to 1, of what
             a codec leaves out is added to the next one. "sparseloco" is SparseLoCo: 146 times fewer bytes.
+        upper: a group of servers above this job's and those of other sites (docs/how-to/sites.md), as in HALoS.
 
         Raises InvalidArgumentError for values out of bounds and parameters that can't be averaged, TypeError for
         arguments that nobody knows.
         """
         given = {"every": every, "fragments": fragments, "delay": delay, "mix": mix, "quorum": quorum, "grace": grace,
-                 "weight": weight, "codec": codec, "feedback": feedback}  # fmt: skip
+                 "weight": weight, "codec": codec, "feedback": feedback, "upper": upper}  # fmt: skip
         self._terms = low_comm_terms(given, others)
         self._outer = Nesterov(lr=0.7, momentum=0.9) if outer is None else outer
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -293,11 +296,10 @@ def _rounds(outer: ValueUpdate, terms: LowCommTerms, values: list[torch.Tensor])
 
         return CodedRounds(name, values, outer, codec, terms.feedback, runtime.worker)
     if runtime.route.name == "server":
-        return StoreRounds(name, values, outer, terms.policy(runtime.worker.size), runtime.worker)
-    if terms.quorum < 1:
+        return StoreRounds(name, values, outer, terms.policy(runtime.worker.size), runtime.worker, terms.upper)
+    if wish := terms.needs_servers:
         raise InvalidArgumentError(
-            f"rank {runtime.worker.rank}: quorum={terms.quorum:g} needs servers, which don't wait for all, and this job"
-            " has none; start some (byteps-like run -s 1)",
+            f"rank {runtime.worker.rank}: {wish}, and this job has none; start some (byteps-like run -s 1)",
             rank=runtime.worker.rank,
             operation="LowComm",
         )

@@ -15,6 +15,7 @@ from byteps_like.store.policies.synchronous import Bsp
 from byteps_like.store.saving.saved import Saved
 from byteps_like.store.store import Store, saved_together
 from byteps_like.store.updates.update import ValueUpdate
+from byteps_like.store.upper.upper import Upper
 from byteps_like.torch.low_comm.rounds import OuterRounds, SettledChange, fragment_name
 from byteps_like.worker.api import Worker
 
@@ -23,13 +24,14 @@ class StoreRounds(OuterRounds):
     """Blocks at first, until the weights are rank 0's."""
 
     def __init__(
-        self, name: str, values: Sequence[torch.Tensor], outer: ValueUpdate, policy: Policy, worker: Worker
-    ) -> None:
+        self, name: str, values: Sequence[torch.Tensor], outer: ValueUpdate, policy: Policy, worker: Worker,
+        upper: Upper | None = None,
+    ) -> None:  # fmt: skip
         self.values, self._policy = values, policy
         self._names = [fragment_name(number) for number in range(len(values))]
         kept = dict(zip(self._names, values, strict=True))
         self._store = Store(
-            name, kept, consistency=policy, update=outer, whole=outer.whole, together=False, worker=worker
+            name, kept, consistency=policy, update=outer, whole=outer.whole, together=False, upper=upper, worker=worker
         )
         self._reads: dict[int, Future] = {}
         self._pushes: list[deque[Future]] = [deque() for _ in values]
@@ -56,11 +58,12 @@ class StoreRounds(OuterRounds):
 
     @override
     def leave(self) -> bool:
-        if isinstance(self._policy, Bsp):
+        if not isinstance(self._policy, Bsp):
+            for handle in self._store.start_finish():
+                handle.wait()
+            self._has_left = True
+        if not self._store.exchange_above() and not self._has_left:
             return False
-        for handle in self._store.start_finish():
-            handle.wait()
-        self._has_left = True
         for future in self._reads.values():
             future.wait()
         self._reads = {number: self._store.pull(name, self.values[number]) for number, name in enumerate(self._names)}

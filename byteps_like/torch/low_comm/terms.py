@@ -12,6 +12,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.policies.partial import AUTO, KOfN
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.synchronous import Bsp
+from byteps_like.store.upper.upper import Upper
 
 Weigh = Callable[[float, int], float]
 """What a contribution counts, by samples or tokens, and steps, since the last."""
@@ -46,6 +47,7 @@ class LowCommTerms:
     weight: str | Weigh = "one"
     codec: str | Codec = ""
     feedback: float = 0.95
+    upper: Upper | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("every", 1), ("fragments", 1), ("delay", 0)):
@@ -73,6 +75,11 @@ class LowCommTerms:
                 f"codec={self.codec!r}: what is encoded goes from every rank to every other, so quorum can only be 1"
             )
 
+        if self.codec and self.upper is not None:
+            raise InvalidArgumentError(
+                f"codec={self.codec!r}: what is encoded passes no servers, which exchange values with an upper group"
+            )
+
     def lone_codec(self) -> Codec | None:
         """The codec of contributions; None: they travel as they are. Raises InvalidArgumentError for one whose payloads
         can't be decoded one by one."""
@@ -87,6 +94,13 @@ class LowCommTerms:
             raise InvalidArgumentError(f'grace={self.grace!r} is neither a number of seconds, at least 0, nor "auto"')
         if self.grace and self.quorum == 1:
             raise InvalidArgumentError(f"grace={self.grace}: with quorum=1 all ranks are waited for anyway")
+
+    @property
+    def needs_servers(self) -> str:
+        """What does, and why; "": nothing."""
+        if self.upper is not None:
+            return "upper needs servers, which exchange values with those above"
+        return f"quorum={self.quorum:g} needs servers, which don't wait for all" if self.quorum < 1 else ""
 
     def policy(self, ranks: int) -> Policy:
         """Whom a version waits for; what comes later counts in the next one."""

@@ -11,7 +11,7 @@ from byteps_like.store.policies.policy import Policy
 from byteps_like.torch.stored.periods import Periods
 
 APPLIES = ("auto", "server", "worker")
-STORE_OPTIONS = ("age", "combine", "damp")
+STORE_OPTIONS = ("age", "combine", "damp", "upper")
 SYNCHRONOUS = "bsp"
 
 

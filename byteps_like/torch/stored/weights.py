@@ -71,9 +71,11 @@ class KeptWeights:
         self.store = {**self.store, "consistency": policy}
 
     def finish(self) -> None:
-        """This rank contributes no more. Blocks until that is so of all; raises as Store.change."""
+        """This rank contributes no more. Blocks until that is so of all; raises as Store.finish."""
         self.open()
         self._wait_for(Store.start_finish)
+        for store in dict.fromkeys(self._stores.values()):
+            store.exchange_above()
 
     def checkpoint(self, folder: Path) -> int:
         """Writes what servers keep of them; the version. See Store.checkpoint."""

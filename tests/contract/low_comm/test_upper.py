@@ -1,0 +1,321 @@
+"""Stores below another: two sites, each a job of its own, and an upper group, against a simulation in NumPy; bytes;
+what is refused, and what becomes of training when the upper group is gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("byteps_like._core", reason="the native core is not built")
+pytest.importorskip("torch")
+
+import torch
+
+import byteps_like.torch as bps
+from byteps_like.errors import BytePSLikeError, ConfigError, InvalidArgumentError
+from byteps_like.portable.join import join
+from byteps_like.store.store import Store
+from byteps_like.store.updates.registry import update_of
+from byteps_like.torch.job import runtime
+from byteps_like.wire.note import NOTE_BYTES
+from byteps_like.worker.local import LocalWorker
+from tests.contract.low_comm.local_training import backward, flat, model_of
+from tests.contract.mixed_job import DEADLINE, MixedJob, in_threads, native_worker
+
+SITES, RANKS, EVERY, PHASES = 2, 2, 3, 4
+SHAPE = (40, 257)
+
+
+class World:
+    """Two sites and an upper group, all in this process."""
+
+    def __init__(self, jobs: list[MixedJob], above: MixedJob) -> None:
+        self.jobs, self.above = jobs, above
+        self.turn = threading.Barrier(SITES * RANKS, timeout=DEADLINE)
+
+    def upper(self, site: int, **terms: Any) -> bps.Upper:
+        common = self.above.common
+        given = {"every": EVERY, "merge": 0.25, **terms}
+        return bps.Upper(
+            common["scheduler"], sites=SITES, site=site, servers=2, job=common["job"], secret=common["secret"],
+            stall_timeout=20.0, **given,
+        )  # fmt: skip
+
+    def everybody(self, body: Callable[[int, Any], Any]) -> list[list[Any]]:
+        """What `body(site, worker)` returns, by site and rank."""
+        calls = [
+            lambda site=site, worker=worker: body(site, worker)
+            for site, job in enumerate(self.jobs)
+            for worker in job.workers
+        ]
+        found = in_threads(calls)
+        return [found[site * RANKS : (site + 1) * RANKS] for site in range(SITES)]
+
+
+@contextmanager
+def world(kind: Any = native_worker, **settings: Any) -> Iterator[World]:
+    with ExitStack() as ending:
+        above = MixedJob(makers=[], others=SITES, stall_timeout=20.0)
+        ending.callback(above.close)
+        jobs = [MixedJob(makers=[kind] * RANKS, hosts=("",), stall_timeout=20.0, **settings) for _ in range(SITES)]
+        for job in jobs:
+            ending.callback(job.close)
+        yield World(jobs, above)
+
+
+def drawn(*seed: int, dtype: str = "float32") -> np.ndarray:
+    values = np.random.default_rng(seed).standard_normal(SHAPE)
+    return (values * 100 if dtype == "int64" else values).astype(dtype)
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + DEADLINE
+    while not what():
+        assert time.monotonic() < end, "it has not happened"
+        time.sleep(0.002)
+
+
+def pulled(store: Store, name: str = "w", dtype: str = "float32") -> np.ndarray:
+    out = np.empty(SHAPE, dtype)
+    store.pull(name, out).wait(DEADLINE)
+    return out
+
+
+def simulated(merge: float, update: str, dtype: str) -> tuple[list[np.ndarray], np.ndarray]:
+    """The sites' values and that of the upper group after PHASES in which sites take turns, and a last exchange."""
+    outer, adds = update_of(update), update == "add"
+    upper = drawn(0, dtype=dtype).astype("float64")
+    state, versions = outer.fresh_state(upper), 0
+    sites = [upper.copy() for _ in range(SITES)]
+    lasts = [upper.copy() for _ in range(SITES)]
+    for phase in range(PHASES + 1):
+        for site in range(SITES):
+            if phase < PHASES:
+                steps = range(phase * EVERY, (phase + 1) * EVERY)
+                sites[site] = sites[site] + sum(drawn(site, r, n, dtype=dtype) for r in range(RANKS) for n in steps)
+                change = sites[site] - lasts[site]
+                versions += 1
+                upper, state = outer.apply(upper, state, change if adds else -change, step=versions)
+            jump = merge * (upper - sites[site])
+            sites[site] = lasts[site] = sites[site] + jump
+    return sites, upper
+
+
+@pytest.mark.parametrize(
+    ("merge", "update", "dtype", "kind"),
+    [
+        (0.25, "add", "float32", native_worker),
+        (0.25, "nesterov:lr=0.5,momentum=0.9", "float64", native_worker),
+        (0.0, "add", "int64", native_worker),
+        (1.0, "add", "int64", native_worker),
+        (0.5, "sgd:lr=0.3", "float32", join),
+    ],
+)
+def test_values_of_sites_meet(merge, update, dtype, kind):
+    def body(site: int, worker: Any) -> Any:
+        upper = here.upper(site, merge=merge, update=update, combine="sum" if dtype == "int64" else "mean")
+        first = drawn(0, dtype=dtype) if site == 0 else np.zeros(SHAPE, dtype)
+        values = {"w": first, "none": np.zeros(0, dtype), "number": np.zeros((), dtype)}
+        store = Store("s", values, combine="sum", upper=upper, worker=worker)
+        assert np.array_equal(pulled(store, dtype=dtype), drawn(0, dtype=dtype))
+        sent = upper.stats()["payload_sent"] if worker.rank == 0 else 0
+        here.turn.wait()
+        for phase in range(PHASES):
+            for turn in range(SITES):
+                if turn == site:
+                    for step in range(phase * EVERY, (phase + 1) * EVERY):
+                        store.push("w", drawn(site, worker.rank, step, dtype=dtype)).wait(DEADLINE)
+                    if worker.rank == 0:
+                        wait_for(lambda wanted=phase + 1: store.upper.exchanges == wanted)
+                here.turn.wait()
+        assert worker.rank or upper.stats()["payload_sent"] - sent == PHASES * (first.nbytes + NOTE_BYTES)
+        for turn in range(SITES):
+            if turn == site:
+                store.exchange_above()
+                values = pulled(store, dtype=dtype)
+            here.turn.wait()
+        above = None
+        if worker.rank == 0:
+            above = np.empty(SHAPE, dtype)
+            store.upper._above.pull("w", above).wait()
+        store.finish()
+        return values, above, store.upper.error
+
+    with world(kind, partition_bytes=4096) as here:
+        found = here.everybody(body)
+    sites, wanted = simulated(merge, update, dtype)
+    near = {"rtol": 1e-5, "atol": 1e-4} if dtype == "float32" else {"rtol": 1e-12, "atol": 1e-9}
+    for site, ranks in enumerate(found):
+        np.testing.assert_allclose(ranks[0][1], wanted, **near)
+        for value, _, error in ranks:
+            np.testing.assert_allclose(value, sites[site], **near)
+            assert error is None
+
+
+def test_training_goes_on_without_the_upper_group():
+    """It fails in the middle: that is logged, values of the site go on by themselves, and at the end it is raised on
+    all ranks."""
+
+    def body(site: int, worker: Any) -> Any:
+        store = Store("s", {"w": np.zeros(SHAPE, np.float32)}, combine="sum", upper=here.upper(site), worker=worker)
+        for _ in range(EVERY):
+            store.push("w", np.ones(SHAPE, np.float32)).wait(DEADLINE)
+        if worker.rank == 0:
+            wait_for(lambda: store.upper.exchanges == 1)
+        here.turn.wait()
+        if site == worker.rank == 0:
+            here.above.scheduler.stop()
+            for server in here.above.servers:
+                server.native.stop()
+        here.turn.wait()
+        before = pulled(store)
+        for _ in range(2 * EVERY):
+            store.push("w", np.ones(SHAPE, np.float32)).wait(DEADLINE)
+        if worker.rank == 0:
+            wait_for(lambda: store.upper.error is not None)
+            assert "has lost the upper group" in str(store.upper.error)
+        for _ in range(EVERY):
+            store.push("w", np.ones(SHAPE, np.float32)).wait(DEADLINE)
+        np.testing.assert_allclose(pulled(store), before + 3 * EVERY * RANKS)
+        with pytest.raises(BytePSLikeError, match="has lost the upper group") as found:
+            store.finish()
+        return type(found.value)
+
+    with world() as here:
+        for kinds in here.everybody(body):
+            assert kinds[0] is kinds[1] and issubclass(kinds[0], BytePSLikeError)
+
+
+def test_what_is_restored_is_no_change_for_the_upper_group(tmp_path):
+    ones = np.ones(SHAPE, np.float32)
+
+    def body(site: int, worker: Any) -> None:
+        store = Store("s", {"w": 0 * ones}, combine="sum", upper=here.upper(site, merge=0.0), worker=worker)
+
+        def push(count: int) -> None:
+            for _ in range(count):
+                store.push("w", ones).wait(DEADLINE)
+
+        push(1)
+        store.checkpoint(tmp_path / str(site))
+        push(1)
+        store.restore(tmp_path / str(site))
+        push(2)
+        store.exchange_above()
+        np.testing.assert_array_equal(pulled(store), 3 * RANKS * ones)
+        here.turn.wait()
+        if worker.rank == 0:
+            above = np.empty(SHAPE, np.float32)
+            store.upper._above.pull("w", above).wait()
+            np.testing.assert_array_equal(above, SITES * 2 * RANKS * ones)
+        here.turn.wait()
+        store.finish()
+
+    with world() as here:
+        here.everybody(body)
+
+
+def test_low_comm_has_an_upper_group():
+    """Both sites take all of it at the end: their weights are then the upper group's, and those of all ranks."""
+
+    def body(site: int, worker: Any) -> Any:
+        with runtime.bound(worker):
+            torch.set_num_threads(1)
+            model = model_of(seed=2 * site + worker.rank)
+            inner = torch.optim.SGD(model.parameters(), lr=0.1)
+            with bps.LowComm(
+                model,
+                inner,
+                every=2,
+                fragments=2,
+                outer=bps.AveragedWeights(),
+                upper=here.upper(site, merge=1.0, every=1),
+            ) as low:
+                begun = flat(model)
+                for step in range(6):
+                    inner.zero_grad()
+                    backward(model, 2 * site + worker.rank, step)
+                    inner.step()
+                here.turn.wait()
+            here.turn.wait()
+            with low:
+                pass
+            return begun, flat(model)
+
+    with world() as here:
+        found = [rank for site in here.everybody(body) for rank in site]
+    for begun, end in found:
+        assert torch.equal(begun, flat(model_of(0)))
+        assert not torch.equal(end, begun)
+        torch.testing.assert_close(end, found[0][1], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"every": 0}, InvalidArgumentError, "every=0"),
+        ({"every": 1.5}, InvalidArgumentError, "every=1.5"),
+        ({"merge": -0.1}, InvalidArgumentError, "merge=-0.1"),
+        ({"merge": 1.1}, InvalidArgumentError, "from 0 to 1"),
+        ({"sites": 0}, InvalidArgumentError, "sites=0"),
+        ({"update": "assign"}, InvalidArgumentError, "update=assign"),
+        ({"consistency": "hogwild"}, InvalidArgumentError, "hogwild"),
+        ({"consistency": "k_of_n:k=3"}, InvalidArgumentError, "k"),
+        ({"site": 2}, ConfigError, "rank=2"),
+        ({"hours": 2}, ConfigError, "unknown setting 'hours'"),
+    ],
+)
+def test_wrong_terms(given, error, words):
+    with pytest.raises(error, match=words):
+        bps.Upper("localhost:1", **{"sites": 2, "every": 1, "merge": 0.5, "secret": "s", **given})
+
+
+def test_stores_that_can_not_be_below():
+    upper = bps.Upper("localhost:1", sites=2, every=1, merge=0.5, secret="s")
+    with runtime.bound(LocalWorker()):
+        for terms, words in (({}, "needs servers"), ({"consistency": "hogwild"}, "no servers"),
+                             ({"update": "none"}, "no values"), ({"combine": "sum"}, "integers")):  # fmt: skip
+            dtype = np.int64 if "combine" in terms else np.float32
+            with pytest.raises(InvalidArgumentError, match=words):
+                Store("s", {"w": np.zeros(3, dtype)}, upper=upper, **terms)
+        model = model_of()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(InvalidArgumentError, match="upper needs servers"), bps.LowComm(model, inner, upper=upper):
+            pass
+        with pytest.raises(InvalidArgumentError, match="passes no servers"):
+            bps.LowComm(model, inner, upper=upper, codec="int8")
+
+
+def test_optimizers_share_an_upper_group():
+    """Each has two stores, one for each update; what sites have learned adds up above."""
+
+    def body(site: int, worker: Any) -> Any:
+        with runtime.bound(worker):
+            torch.set_num_threads(1)
+            model = model_of(seed=2 * site + worker.rank)
+            plain = torch.optim.SGD([
+                {"params": list(model[0].parameters()), "momentum": 0.9}, {"params": list(model[2].parameters())}
+            ], lr=0.1)  # fmt: skip
+            optimizer = bps.DistributedOptimizer(
+                plain, model.named_parameters(), consistency="asp", upper=here.upper(site, merge=1.0)
+            )
+            for step in range(2 * EVERY):
+                optimizer.zero_grad()
+                backward(model, 2 * site + worker.rank, step)
+                optimizer.step()
+            optimizer.finish()
+            here.turn.wait()
+            optimizer.finish()
+            return flat(model)
+
+    with world() as here:
+        found = [weights for site in here.everybody(body) for weights in site]
+    assert not torch.equal(found[0], flat(model_of(0)))
+    for weights in found:
+        torch.testing.assert_close(weights, found[0], rtol=0, atol=1e-6)

@@ -1,0 +1,96 @@
+"""Two sites, each a job of two workers and a server, below an upper group of two servers: all real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("byteps_like._core", reason="the native core is not built")
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[3]
+CLI = [sys.executable, "-m", "byteps_like"]
+PATIENCE = 90.0
+
+SITE = """
+import sys, time
+import torch
+import byteps_like.torch as bps
+from byteps_like.wire.note import NOTE_BYTES
+
+site, scheduler, secret_file = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+EVERY, PHASES, SITES = 4, 3, 2
+bps.init()
+upper = bps.Upper(scheduler, sites=SITES, site=site, servers=2, every=EVERY, merge=1.0, secret_file=secret_file,
+                  combine="sum", job="upper")
+values = torch.full((1000,), 7 if site == 0 else 0)
+store = bps.Store("w", {"w": values}, combine="sum", upper=upper)
+sent = upper.stats().get("payload_sent", 0)
+for phase in range(PHASES):
+    for _ in range(EVERY):
+        store.push("w", torch.ones_like(values)).wait()
+    while bps.rank() == 0 and store.upper.exchanges <= phase:
+        assert store.upper.error is None, store.upper.error
+        time.sleep(0.005)
+sent = upper.stats().get("payload_sent", 0) - sent
+assert bps.rank() or sent == PHASES * (values.nbytes + NOTE_BYTES), sent
+wanted = 7 + SITES * PHASES * EVERY * bps.size()
+while values[0] != wanted:
+    store.exchange_above()
+    store.pull("w", values).wait()
+bps.barrier()
+store.finish()
+print("END", site, bps.rank(), values.unique().tolist(), flush=True)
+bps.shutdown()
+"""
+
+
+@contextlib.contextmanager
+def started(*command: str, **settings: str) -> Iterator[subprocess.Popen[str]]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("BYTEPS", "DMLC"))}
+    environment |= {"PYTHONPATH": str(ROOT), **settings}
+    process = subprocess.Popen(
+        [*CLI, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_two_sites_have_the_same_in_the_end(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text(secrets.token_hex(32))
+    secret.chmod(0o600)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    own = {"BYTEPS_LIKE_SECRET_FILE": str(secret), "BYTEPS_LIKE_JOB": "upper"}
+    with ExitStack() as running:
+        port = address.rpartition(":")[2]
+        scheduler = running.enter_context(
+            started("scheduler", "--host", "127.0.0.1", "--port", port, "-n", "2", "-s", "2", **own)
+        )
+        servers = [running.enter_context(started("server", "--scheduler", address, **own)) for _ in range(2)]
+        sites = [
+            running.enter_context(
+                started("run", "-n", "2", "-s", "1", "--", sys.executable, "-c", SITE, str(site), address, str(secret))
+            )
+            for site in range(2)
+        ]
+        said = [site.communicate(timeout=PATIENCE)[0] for site in sites]
+        for number, (site, text) in enumerate(zip(sites, said, strict=True)):
+            assert site.returncode == 0, text
+            assert all(f"END {number} {rank} [55]" in text for rank in range(2)), text
+        for process in (scheduler, *servers):
+            assert process.wait(PATIENCE) == 0, "the upper group has not ended in good order"
