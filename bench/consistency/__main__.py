@@ -3,6 +3,7 @@
     python -m bench.consistency                         all (root): ten minutes
     python -m bench.consistency --cases ssp dssp        some
     python -m bench.consistency --cases training        digits and a GPT, without a lab
+    python -m bench.consistency --cases halos           two sites below an upper group
 
 4 workers (8 where a row says so) and 2 servers, each on its own host. Computing is a sleep, which a slow step makes 4
 times as long: in S1 all steps of rank 3, in S2 any step with probability 0.1, the same ones in all ways; stalls are 10
@@ -23,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from bench import report
-from bench.consistency import training
+from bench.consistency import sites, training
 from bench.consistency.jobs import Settings, Turns, measured
-from bench.consistency.rows import ROWS, Row, Target
+from bench.consistency.rows import ROWS, Row, Target, around
 from bench.consistency.ways import JOBS
 
-TRAINING = "training"
-CASES = [*dict.fromkeys(row.case for row in ROWS), TRAINING]
+TRAINING, HALOS = "training", "halos"
+CASES = [*dict.fromkeys(row.case for row in ROWS), HALOS, TRAINING]
 
 
 def figures(row: Row, found: Turns) -> list[float]:
@@ -57,6 +58,16 @@ def of_job(job: str, rows: Sequence[Row], settings: Settings) -> list[dict[str, 
                  statistics.median(figures(row, predicted)) if row.simulated else None)
         for row in rows
     ]  # fmt: skip
+
+
+def of_sites(settings: Settings) -> list[dict[str, Any]]:
+    """One of two sites is slow."""
+    rates, shares = sites.ratios(settings)
+    what = f"every={sites.EVERY}: bytes to the upper group, of those of every version"
+    return [
+        finished(HALOS, "steps/s of a site beside a slow one, of those alone", rates, Target(0.95), None),
+        finished(HALOS, what, shares, around(1 / sites.EVERY, 1e-6), None),
+    ]
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
@@ -97,6 +108,8 @@ def main() -> None:
     for job in JOBS:
         if chosen := [row for row in ROWS if row.job == job and row.case in arguments.cases]:
             report_on(arguments, of_job(job, chosen, settings))
+    if HALOS in arguments.cases:
+        report_on(arguments, of_sites(settings))
     for task in training.TRAINED if TRAINING in arguments.cases else ():
         samples = (arguments.steps or task.steps) * task.samples
         found = training.differences(task, arguments.seeds, samples, arguments.timeout)

@@ -131,9 +131,11 @@ def _low_comm() -> list[Row]:
         ("bsp: time of a step, of one alone", ("bsp", "alone"), turns.step_time, Target()),
     ]
     what, ways = "S1: quorum=0.75: steps/s of fast ranks, of those alone", ("quorum", "quorum, fast ranks")
+    decoupled = ("decoupled", "decoupled, fast ranks")
     return [
         *(ratio("low_comm", one[0], "calm", *one[1:], simulated=False) for one in rows),
         ratio("low_comm", what, "S1", ways, turns.fast_rate, Target(0.95)),
+        ratio("decoupled", what.replace("0.75", "0.75, grace=auto"), "S1", decoupled, turns.fast_rate, Target(0.95)),
     ]
 
 

@@ -67,9 +67,10 @@ def stored(consistency: str, versions_per_step: float = 0.0, **more: Any) -> Way
     return Way("store", {"consistency": consistency}, versions_per_step, policy=consistency, **more)
 
 
-def _quorum(**more: Any) -> Way:
-    terms = {"every": ROUND, "quorum": 0.75, "weight": "tokens**2/steps"}
-    return Way("low_comm", terms, shared_out=True, longer=4, policy=FEDSA, every=ROUND, **more)
+def _quorum(grace: float | str = 0.0, **more: Any) -> Way:
+    terms = {"every": ROUND, "quorum": 0.75, "grace": grace, "weight": "tokens**2/steps"}
+    policy = FEDSA + (f",grace={grace}" if grace else "")
+    return Way("low_comm", terms, shared_out=True, longer=4, policy=policy, every=ROUND, **more)
 
 
 def _worker(**more: Any) -> Way:
@@ -116,6 +117,8 @@ JOBS = {
         "asp, by workers, fast ranks": _worker(without_slow=True),
         "quorum": _quorum(),
         "quorum, fast ranks": _quorum(without_slow=True),
+        "decoupled": _quorum(grace="auto"),
+        "decoupled, fast ranks": _quorum(grace="auto", without_slow=True),
     }),
     "S2": Job(S2, 4, 160, {
         "asp": stored("asp", 4),

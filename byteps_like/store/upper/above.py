@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
+
 from byteps_like.dtypes import DType
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError
 from byteps_like.store.arrays import Array
@@ -45,8 +47,10 @@ class Above:
         upper = self._upper
         worker = upper.join()
         try:
-            terms = {"consistency": upper.consistency, "update": upper.update, "combine": upper.combine}
-            above = make(name, self._values, worker=worker, together=False, **terms)
+            above = make(
+                name, self._values, consistency=upper.consistency, update=upper.update, combine=upper.combine,
+                whole=upper.update.whole, together=False, worker=worker,
+            )  # fmt: skip
             for future in [above.pull(key, value) for key, value in self._values.items()]:
                 future.wait()
         except BaseException:
@@ -120,6 +124,9 @@ def check_below(terms: StoreTerms, specs: Sequence[TensorSpec], upper: Upper) ->
             "update none has no values, only rounds: there is nothing to merge with an upper group"
         )
     for spec in specs:
+        dtype = spec.dtype.name.lower()
+        if not upper.update.takes(np.dtype(dtype)):
+            raise InvalidArgumentError(f"{spec.name!r}: the upper group's update {upper.update.name} takes no {dtype}")
         if spec.dtype is DType.INT64 and not (upper.merge.is_integer() and upper.adds_integers):
             raise InvalidArgumentError(
                 f"{spec.name!r} has integers, which can't be merged in part, and have no mean: use merge=0 or 1, and"

@@ -115,6 +115,7 @@ def simulated(merge: float, update: str, dtype: str) -> tuple[list[np.ndarray], 
         (0.0, "add", "int64", native_worker),
         (1.0, "add", "int64", native_worker),
         (0.5, "sgd:lr=0.3", "float32", join),
+        (0.25, "lars:lr=0.5", "float64", native_worker),
     ],
 )
 def test_values_of_sites_meet(merge, update, dtype, kind):
@@ -284,6 +285,9 @@ def test_stores_that_can_not_be_below():
             dtype = np.int64 if "combine" in terms else np.float32
             with pytest.raises(InvalidArgumentError, match=words):
                 Store("s", {"w": np.zeros(3, dtype)}, upper=upper, **terms)
+        sgd_above = bps.Upper("localhost:1", sites=2, every=1, merge=1.0, secret="s", update="sgd", combine="sum")
+        with pytest.raises(InvalidArgumentError, match="sgd takes no int64"):
+            Store("s", {"w": np.zeros(3, np.int64)}, upper=sgd_above, combine="sum")
         model = model_of()
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
         with pytest.raises(InvalidArgumentError, match="upper needs servers"), bps.LowComm(model, inner, upper=upper):
