@@ -117,6 +117,8 @@ def _asynchronous() -> list[Row]:
         ratio("async", what, "S1", by_workers, turns.fast_rate, Target(0.9)),
         ratio("distbelief", "every 4 steps: bytes both ways, of every step's", "calm", bytes_ways,
               turns.bytes_both_ways, around(0.25, 0.01), simulated=False),
+        ratio("distbelief", "portions, a rank 10 times slower: passes/s, of the others alone", "portions",
+              ("portions", "portions, fast ranks"), turns.fast_rate, Target(1 / 1.2), simulated=False),
     ]  # fmt: skip
 
 

@@ -30,5 +30,6 @@ class Scenario:
 
 CALM = Scenario("calm")
 S1 = Scenario("S1", always=3)
+S10 = Scenario("S10", always=3, times=10)
 S2 = Scenario("S2", chance=0.1)
 STALLS = Scenario("stalls", chance=0.1, times=10)

@@ -1,7 +1,8 @@
-"""What a rank does after computing, in each way: contributions and weights travel, by the library's own calls."""
+"""What a rank does in a step, in each way: contributions and weights travel, by the library's own calls."""
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 
 import numpy as np
@@ -13,6 +14,7 @@ from bench.consistency.ways import Way
 from byteps_like.store.future import Future
 
 RATE = 1e-3
+PORTIONS = 20
 
 
 class Trainee(ABC):
@@ -20,6 +22,10 @@ class Trainee(ABC):
 
     version = 0
     """Of the weights that landed last."""
+
+    def compute(self, seconds: float) -> None:
+        """What takes so long."""
+        time.sleep(seconds)
 
     @abstractmethod
     def step(self) -> None:
@@ -59,6 +65,30 @@ class Stored(Trainee):
     @override
     def ages(self) -> list[int]:
         return [push.age for push in self._pushes if push.done() and push.counted]
+
+
+class Portioned(Trainee):
+    """Vectors in a Store: a gradient of a pass over all samples, in portions that ranks take one by one. A portion
+    takes a quarter of a step."""
+
+    def __init__(self, label: str, nbytes: int) -> None:
+        self._values = np.zeros(nbytes // 4, np.float32)
+        self._gradient = np.ones_like(self._values)
+        tensors = {"w": self._values, "g": self._values}
+        self._store = bps.Store(label, tensors, consistency="asp", combine="sum")
+
+    @override
+    def compute(self, seconds: float) -> None:
+        for portion in self._store.portions(PORTIONS):
+            time.sleep(seconds / 4)
+            portion.push("g", self._gradient)
+
+    @override
+    def step(self) -> None:
+        if bps.rank() == 0:
+            self._store.call("axpy", ["g", "w"], a=-RATE)
+            self._store.call("scale", "g", a=0)
+        self._store.pull("w", self._values).wait()
 
 
 class Optimized(Trainee):
@@ -108,4 +138,6 @@ def trainee(label: str, way: Way, nbytes: int, versions: int | None) -> Trainee:
     """Of that way. Blocks until all ranks make it."""
     if way.kind == "store":
         return Stored(label, way, nbytes, versions)
+    if way.kind == "portions":
+        return Portioned(label, nbytes)
     return Optimized(way, nbytes) if way.kind == "optimizer" else Alone(way, nbytes)

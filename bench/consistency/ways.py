@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.consistency.scenarios import CALM, S1, S2, SLOW, STALLS, Scenario
+from bench.consistency.scenarios import CALM, S1, S2, S10, SLOW, STALLS, Scenario
 from byteps_like.store.gradient_coding import GradientCoding
 
 DSSP = "dssp:lo=1,hi=8"
@@ -18,7 +18,7 @@ SOFTSYNC = "k_of_n:k=2,late=next"
 
 CODING = GradientCoding(4, s=1).options
 
-Kind = Literal["store", "optimizer", "low_comm", "alone"]
+Kind = Literal["store", "portions", "optimizer", "low_comm", "alone"]
 
 EVERY = 20
 """Steps between two synchronizations of LowComm, where nobody is slow."""
@@ -30,7 +30,8 @@ ROUND = 10
 class Way:
     """How all ranks train in a turn.
 
-    `kind`: by a Store, a DistributedOptimizer, a LowComm, or without any network; `terms`: its arguments.
+    `kind`: by a Store, in portions of a Store, by a DistributedOptimizer, a LowComm, or without any network; `terms`:
+    its arguments.
     """
 
     kind: Kind
@@ -132,6 +133,10 @@ JOBS = {
         "ssp:s=3": stored("ssp:s=3"),
         "backup:b=1": stored("backup:b=1", 1),
         "backup:b=2": stored("backup:b=2", 1),
+    }),
+    "portions": Job(S10, 4, 20, {
+        "portions": Way("portions"),
+        "portions, fast ranks": Way("portions", without_slow=True),
     }),
     "stalls": Job(STALLS, 4, 80, {
         "bsp": stored("bsp"),
