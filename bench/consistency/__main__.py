@@ -7,10 +7,11 @@
 
 4 workers (8 where a row says so) and 2 servers, each on its own host. Computing is a sleep, which a slow step makes 4
 times as long: in S1 all steps of rank 3, in S2 any step with probability 0.1, the same ones in all ways; stalls are 10
-steps long, as often as in S2. Portions: passes over 20 portions of a quarter of a step each, 10 times as long at rank 3. Pushes and pulls are real. Ways take turns in one job; each figure is the median of its
-turns' ratios, from the smallest to the largest. *Predicted* is the same figure of a simulation: the policies, the same
-slow steps, and links of the measured goodput. Training: test accuracy of digits in percent, held-out loss of the GPT in
-nats per character, after equal numbers of samples: how far from bsp's, mean of the seeds.
+steps long, as often as in S2. Portions: passes over 20 portions of a quarter of a step each, 10 times as long at rank
+3. Pushes and pulls are real. Ways take turns in one job; each figure is the median of its turns' ratios, from the
+smallest to the largest. *Predicted* is the same figure of a simulation: the policies, the same slow steps, and links of
+the measured goodput. Training: test accuracy of digits in percent, held-out loss of the GPT in nats per character,
+after equal numbers of samples: how far from bsp's, mean of the seeds.
 Leaves out/consistency.jsonl.
 """
 
