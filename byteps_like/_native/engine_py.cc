@@ -220,6 +220,19 @@ std::shared_ptr<KeepOperation> Contribute(PyEngine& self, uint32_t tensor, uintp
   return *operation;
 }
 
+// Of each payload the partition, its address, and its bytes.
+using Payloads = std::vector<std::tuple<uint32_t, uintptr_t, uint32_t>>;
+
+std::shared_ptr<KeepOperation> ContributeFiltered(PyEngine& self, uint32_t tensor, const Payloads& payloads,
+                                                  int32_t priority, nb::bytes note) {
+  std::vector<Engine::Payload> each;
+  for (const auto& [part, address, bytes] : payloads)
+    each.push_back({part, reinterpret_cast<const std::byte*>(address), bytes});
+  auto operation = self.engine().ContributeFiltered(tensor, each, NoteOf(note), priority);
+  ThrowIfFailed(operation.status());
+  return *operation;
+}
+
 std::shared_ptr<KeepOperation> Tick(PyEngine& self, uint32_t tensor, const Chosen& parts, int32_t priority,
                                     nb::bytes note) {
   auto operation = self.engine().Tick(RequestOf(tensor, 0, parts, priority), NoteOf(note));
@@ -410,6 +423,8 @@ void BindEngine(nb::module_& m) {
            "Has servers keep its value, under a spec's text. `address`: of the first one, on that rank.")
       .def("contribute", &Contribute, nb::arg("tensor"), nb::arg("address"), nb::arg("parts"), nb::arg("priority"),
            nb::arg("note"), "`note`: as it travels.")
+      .def("contribute_filtered", &ContributeFiltered, nb::arg("tensor"), nb::arg("payloads"), nb::arg("priority"),
+           nb::arg("note"), "`payloads`: (partition, address, bytes).")
       .def("tick", &Tick, nb::arg("tensor"), nb::arg("parts"), nb::arg("priority"), nb::arg("note"),
            "Contributes nothing: a clock goes by, of a tensor or of a table at its shards.")
       .def("read", &Read, nb::arg("tensor"), nb::arg("address"), nb::arg("parts"), nb::arg("priority"),

@@ -17,7 +17,7 @@ from byteps_like.portable.transfer import memory_at
 from byteps_like.wire.frame import FrameType
 from byteps_like.wire.note import Note
 from byteps_like.worker.api import Declared, Partition
-from byteps_like.worker.keeping import KeepHandle, KeepSpec, Outcome, SavingRequest, check_note
+from byteps_like.worker.keeping import KeepHandle, KeepSpec, Outcome, PayloadAt, SavingRequest, check_note
 from byteps_like.worker.local import check_push_pull
 from byteps_like.worker.tables import TableShards
 
@@ -169,6 +169,17 @@ class PortableKept:
 
         return self._start(address, parts, push)
 
+    def push_filtered(self, payloads: Sequence[PayloadAt], note: Note, *, priority: int | None = None) -> KeepHandle:
+        """See TakesPayloads. Raises InvalidArgumentError for a note that can't travel."""
+        check_note(self.declared, note)
+        urgency = self._priority(priority)
+
+        def push(flow: StoreFlow, *, key: int, memory: memoryview, settled: Settled) -> None:
+            flow.push(key, LanePush(memory, note, settled, urgency))
+
+        places = [(self.declared.partitions[one.part], memory_at(one.address, one.nbytes)) for one in payloads]
+        return self._begin(places, push)
+
     def tick(self, note: Note, *, parts: range | None = None, priority: int | None = None) -> KeepHandle:
         """See KeptTensor. Raises InvalidArgumentError for a note that can't travel."""
         check_note(self.declared, note)
@@ -194,14 +205,18 @@ class PortableKept:
         check_push_pull(self.declared, address, Op.SUM, parts)
         every = self.declared.partitions
         chosen = every if parts is None else [every[part] for part in parts]
-        handle = PortableKeepHandle(self.declared.spec.name, len(chosen), self._worker)
+        return self._begin([(part, memory_at(address + part.offset, part.nbytes)) for part in chosen], operation)
+
+    def _begin(self, places: Sequence[tuple[Partition, memoryview]], operation: _Operation) -> KeepHandle:
+        """The operation on each of these partitions, with its memory."""
+        handle = PortableKeepHandle(self.declared.spec.name, len(places), self._worker)
         calls = [
-            (part.server, partial(
-                operation, key=part.key, memory=memory_at(address + part.offset, part.nbytes),
-                settled=partial(self._settled, handle, number),
-            ))
-            for number, part in enumerate(chosen)
-        ]  # fmt: skip
+            (
+                part.server,
+                partial(operation, key=part.key, memory=memory, settled=partial(self._settled, handle, number)),
+            )
+            for number, (part, memory) in enumerate(places)
+        ]
         self._worker.use_stores(handle, calls)
         return handle
 

@@ -19,13 +19,17 @@ from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.arrays import Array, kept_type, landing, outgoing, shape_of
 from byteps_like.store.combining.registry import combining_by
+from byteps_like.store.filters.filter import PayloadFilter
+from byteps_like.store.filters.payloads import Payloads, payload_filters
 from byteps_like.store.functions.calling import begin_call, end_call
 from byteps_like.store.future import Future, PartsFlight
 from byteps_like.store.holding import held
 from byteps_like.store.keeper import check_change, keeper_of
+from byteps_like.store.open_tensor import OpenTensor
 from byteps_like.store.policies.bounded import Asp
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import text_of
+from byteps_like.store.policies.unlocked import Hogwild
 from byteps_like.store.portions import BOARD, Passes, Portion, board_of
 from byteps_like.store.saving.checkpoint import restore, save
 from byteps_like.store.saving.keys import Savable, SavedStore
@@ -39,32 +43,14 @@ from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.store.upper.above import Above, check_below
 from byteps_like.store.upper.exchange import Site
 from byteps_like.store.upper.upper import Upper
-from byteps_like.store.versions import Found, Versions
+from byteps_like.store.versions import Found
 from byteps_like.wire.note import Note
 from byteps_like.worker.api import TensorSpec, Worker
 from byteps_like.worker.current import current
-from byteps_like.worker.keeping import KeepHandle, KeepSpec, KeptTensor
+from byteps_like.worker.keeping import KeepHandle, KeepSpec
 
 ROOT = 0
 """The rank whose values the others begin with."""
-
-
-class _Open(Versions):
-    """A tensor of the store on this rank."""
-
-    def __init__(self, kept: KeptTensor) -> None:
-        super().__init__(kept.declared.spec.name, len(kept.declared.partitions))
-        self.kept = kept
-
-    def parts(self, part: int | range | None) -> range:
-        """Which partitions are meant. Raises InvalidArgumentError for one that there isn't."""
-        count = len(self.kept.declared.partitions)
-        chosen = range(count) if part is None else part if isinstance(part, range) else range(part, part + 1)
-        if chosen and not 0 <= min(chosen) <= max(chosen) < count:
-            raise InvalidArgumentError(
-                f"part={part!r} of {self.kept.declared.spec.name!r}, which has partitions 0 to {count - 1}"
-            )
-        return chosen if chosen.step > 0 else chosen[::-1]
 
 
 class Store:
@@ -86,6 +72,7 @@ class Store:
         age: str | None = None,
         damp: str | None = None,
         together: bool = True,
+        filters: Sequence[PayloadFilter | str] = (),
         upper: Upper | None = None,
         worker: Worker | None = None,
     ) -> None:
@@ -99,9 +86,10 @@ class Store:
         `whole`: tensors are not cut, which lars and lamb need. `init`: "root", values begin as those of rank 0's
         `tensors`, or "zeros"; a value that servers have already, under this name, stays. `together`: tensors of
         one shape and dtype are cut alike and kept on the same shards, which `call` needs; without it each is placed for
-        itself, which balances many small ones better. `upper`: a group of servers above those of this job and of other
-        sites, with whose values this store begins then (docs/how-to/sites.md). `worker`: whose job it is, where this
-        process is in several.
+        itself, which balances many small ones better. `filters`: what contributions go through, which servers undo,
+        such as "float:bytes=2" or "zlib" (docs/how-to/key-value.md); values are read as they are. `upper`: a group of
+        servers above those of this job and of other sites, with whose values this store begins then
+        (docs/how-to/sites.md). `worker`: whose job it is, where this process is in several.
 
         Blocks until each value is there. Raises MismatchError where ranks differ, and InvalidArgumentError for a policy
         that so many ranks can't have, tensors that can't be kept or combined so, and a job without servers, which only
@@ -110,6 +98,9 @@ class Store:
         self.name = name
         self._worker = worker or current()
         self._terms = terms_of(self._worker, consistency, update, combining_by(combine, age, damp), init)
+        self._filters = payload_filters(filters)
+        if self._filters and isinstance(self._terms.policy, Hogwild):
+            raise InvalidArgumentError(f"store {name!r}: with hogwild nothing is sent, so filters have nothing to do")
         arrays = {key: outgoing(value, kept_type(value)) for key, value in tensors.items()}
         specs = [
             _tensor_spec(f"store/{name}/{key}", kept_type(value), shape_of(value), self._terms, whole)
@@ -164,8 +155,9 @@ class Store:
         policy = policy_for(self._worker, consistency, self._terms.update, self._terms.combining)
         check_change(self._terms.policy, policy)
         self._terms = replace(self._terms, policy=policy)
-        every = [tensor.kept for tensor in self._open.values()]
-        return [one.change(_keep_spec(one.declared.spec, self._terms)) for one in every]
+        return [
+            one.kept.change(_keep_spec(one.kept.declared.spec, self._terms, one.filters)) for one in self._open.values()
+        ]
 
     def start_finish(self) -> list[KeepHandle]:
         """This rank contributes no more, and nobody waits for it. Never blocks. All ranks call it; when all handles are
@@ -202,12 +194,13 @@ class Store:
         """The policy in force, as text."""
         return text_of(self._terms.policy)
 
-    def _keep(self, specs: Sequence[TensorSpec], arrays: Sequence[Any]) -> Iterator[_Open]:
+    def _keep(self, specs: Sequence[TensorSpec], arrays: Sequence[Any]) -> Iterator[OpenTensor]:
         keeper = keeper_of(self._terms.policy, self._worker, self.name)
         for declared, array in zip(self._worker.declare(specs), arrays, strict=True):
-            spec = _keep_spec(declared.spec, self._terms)
+            payloads = Payloads(self._filters, declared.spec.dtype)
+            spec = _keep_spec(declared.spec, self._terms, payloads.text)
             initial = array.ctypes.data if spec.root == self._worker.rank else 0
-            yield _Open(keeper.keep(declared, spec, initial))
+            yield OpenTensor(keeper.keep(declared, spec, initial), payloads)
 
     def push(
         self,
@@ -394,9 +387,7 @@ class Store:
 
     def slices(self, name: str) -> tuple[slice, ...]:
         """Of each partition, which elements it has, in C order."""
-        declared = self._tensor(name).kept.declared
-        size = declared.spec.dtype.itemsize
-        return tuple(slice(one.offset // size, (one.offset + one.nbytes) // size) for one in declared.partitions)
+        return self._tensor(name).slices()
 
     def view(self, name: str) -> Array:
         """With hogwild, the value itself: an array of the tensor's shape in memory that all ranks share. What is
@@ -411,34 +402,39 @@ class Store:
         )
 
     def _push(
-        self, tensor: _Open, array: Any, part: int | range | None, note: Note, base: int | None, priority: int | None
+        self,
+        tensor: OpenTensor,
+        array: Any,
+        part: int | range | None,
+        note: Note,
+        base: int | None,
+        priority: int | None,
     ) -> Future:
         self._check_shape(tensor, array)
         flights = []
         with self._gate:
             for parts, known in tensor.by_base(tensor.parts(part), base):
                 own = Note(base=known, weight=note.weight, lr=note.lr, loss=note.loss)
-                handle = tensor.kept.push(array.ctypes.data, own, parts=parts, priority=priority)
-                held.hold(handle, array)
+                handle = tensor.push(array, parts, own, priority, self._worker.rank)
                 flights.append(PartsFlight(handle, parts, known))
         return Future(flights, tensor.heard, note.weight, self._worker.rank)
 
-    def _tick(self, tensor: _Open, priority: int | None) -> list[PartsFlight]:
+    def _tick(self, tensor: OpenTensor, priority: int | None) -> list[PartsFlight]:
         with self._gate:
             return [
                 PartsFlight(tensor.kept.tick(Note(base=known), parts=parts, priority=priority), parts)
                 for parts, known in tensor.by_base(tensor.parts(None), None)
             ]
 
-    def _tensor(self, name: str) -> _Open:
+    def _tensor(self, name: str) -> OpenTensor:
         if name not in self._open:
             raise InvalidArgumentError(f"store {self.name!r} has no {name!r}; it has {', '.join(self._open)}")
         return self._open[name]
 
-    def _check_push(self, tensor: _Open, weight: float, lr: float | None) -> None:
+    def _check_push(self, tensor: OpenTensor, weight: float, lr: float | None) -> None:
         self._terms.check_push(weight, lr, integers=tensor.kept.declared.spec.dtype is DType.INT64)
 
-    def _check_shape(self, tensor: _Open, value: Any) -> None:
+    def _check_shape(self, tensor: OpenTensor, value: Any) -> None:
         spec = tensor.kept.declared.spec
         if shape_of(value) != spec.shape:
             raise InvalidArgumentError(
@@ -458,10 +454,10 @@ def saved_together(name: str, stores: Sequence[Store]) -> Iterator[SavedOnServer
         yield SavedOnServers(replace(each[0], name=name, tensors=tensors, after_restore=after))
 
 
-def _keep_spec(tensor: TensorSpec, terms: StoreTerms) -> KeepSpec:
+def _keep_spec(tensor: TensorSpec, terms: StoreTerms, filters: str) -> KeepSpec:
     root = ROOT if terms.from_root else None
     width = _row(tensor.shape, terms)
-    return KeepSpec(*terms.texts, width, root)
+    return KeepSpec(*terms.texts, width, root, filters)
 
 
 def _row(shape: tuple[int, ...], terms: StoreTerms) -> int:

@@ -27,11 +27,14 @@ class KeepSpec:
     """Elements of a row, which no partition may split: of what has a state, or a version, per row."""
     root: int | None = None
     """The rank that gives the first value; None: it begins as zeros."""
+    filters: str = ""
+    """What contributions go through, as canonical texts with a space between each two; "": nothing."""
 
     @property
     def text(self) -> str:
         """As servers are told, and compare."""
-        return f"policy {self.policy}\ncombine {self.combine}\nupdate {self.update}"
+        filtered = f"\nfilters {self.filters}" if self.filters else ""
+        return f"policy {self.policy}\ncombine {self.combine}\nupdate {self.update}{filtered}"
 
     def is_variant_of(self, other: KeepSpec) -> bool:
         """Whether all but the policy is the same."""
@@ -82,6 +85,14 @@ class SavingRequest:
     """A cut: the keys behind this rank's contributions to which it goes."""
 
 
+class PayloadAt(NamedTuple):
+    """What filters have made of a partition, at least one byte, and where it is."""
+
+    part: int
+    address: int
+    nbytes: int
+
+
 class KeptTensor(Protocol):
     """A tensor that servers keep, open on this rank. Thread-safe. What is called here first is first for each key: a
     read sees all that this rank has contributed before."""
@@ -107,6 +118,14 @@ class KeptTensor(Protocol):
     ) -> KeepHandle:
         """Reads the value to `address`, of version `least` or newer, once the policy lets this rank. Never blocks. One
         version of each partition, but perhaps not the same of two."""
+
+
+@runtime_checkable
+class TakesPayloads(Protocol):
+    """A KeptTensor that may have filters."""
+
+    def push_filtered(self, payloads: Sequence[PayloadAt], note: Note, *, priority: int | None = None) -> KeepHandle:
+        """As KeptTensor.push, of what filters have made of some partitions."""
 
 
 @runtime_checkable

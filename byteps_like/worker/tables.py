@@ -33,16 +33,13 @@ def table_tensor(name: str, dtype: DType) -> TensorSpec:
 
 @dataclass(frozen=True)
 class TableSpec(KeepSpec):
-    """How servers keep a table's rows. They begin as zeros, when they are first named."""
-
-    filters: str = ""
-    """What payloads of rows go through, as canonical texts with a space between each two; "": nothing."""
+    """How servers keep a table's rows. They begin as zeros, when they are first named. What is read goes through its
+    filters, too."""
 
     @property
     @override
     def text(self) -> str:
-        filtered = f"\nfilters {self.filters}" if self.filters else ""
-        return f"{super().text}{filtered}\nrows zeros"
+        return f"{super().text}\nrows zeros"
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,14 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   // Contributes partitions to what servers keep; done when they have said what became of it. Its memory stays as it is
   // until then. Many may be in flight; what is called here first is first for each partition.
   Result<std::shared_ptr<KeepOperation>> Contribute(const KeepRequest& request, const Note& note);
+  // The same of what filters have made of partitions, each where that is.
+  struct Payload {
+    uint32_t part = 0;
+    const std::byte* address = nullptr;
+    uint32_t bytes = 0;  // at least one
+  };
+  Result<std::shared_ptr<KeepOperation>> ContributeFiltered(uint32_t tensor, const std::vector<Payload>& payloads,
+                                                            const Note& note, int32_t priority);
   // The same of what brings nothing: a clock goes by, of a tensor or of a table at shards whose first partitions those
   // are.
   Result<std::shared_ptr<KeepOperation>> Tick(const KeepRequest& request, const Note& note);

@@ -87,6 +87,24 @@ Result<std::shared_ptr<KeepOperation>> Engine::Contribute(const KeepRequest& req
   return operation;
 }
 
+Result<std::shared_ptr<KeepOperation>> Engine::ContributeFiltered(uint32_t tensor, const std::vector<Payload>& payloads,
+                                                                  const Note& note, int32_t priority) {
+  KeepRequest request{.tensor = tensor, .parts = {}};
+  for (const Payload& one : payloads) request.parts.push_back(one.part);
+  auto operation = BeginKeeping(request);
+  if (!operation.ok()) return operation;
+  UseKeys(request, *operation, [payloads, note, priority](const Part& part, uint64_t order, KeepTicket ticket) {
+    const Payload& own = payloads[ticket.index];
+    part.channel->kept().Push(part.key, {.data = own.address,
+                                         .bytes = own.bytes,
+                                         .note = note,
+                                         .priority = priority,
+                                         .order = order,
+                                         .ticket = std::move(ticket)});
+  });
+  return operation;
+}
+
 Result<std::shared_ptr<KeepOperation>> Engine::Tick(const KeepRequest& request, const Note& note) {
   auto operation = BeginKeeping(request);
   if (!operation.ok()) return operation;

@@ -13,11 +13,23 @@ from byteps_like.compression.codec import Draw
 from byteps_like.config_values import LARGEST_PARTITION
 from byteps_like.dtypes import DType
 from byteps_like.errors import CorruptError, InvalidArgumentError
-from byteps_like.store.filters.filter import PayloadFilter
+from byteps_like.store.filters.filter import PayloadFilter, RowFilter
+from byteps_like.store.filters.registry import filter_of
 from byteps_like.wire.crc32c import Buffer
 
 SERVER = 0xFFFFFFFF
 """Random numbers of a server's answer to a rank are those of this less the rank."""
+
+
+def payload_filters(wanted: Sequence[PayloadFilter | str]) -> tuple[PayloadFilter, ...]:
+    """Of texts or objects. Raises InvalidArgumentError for what is no payload filter."""
+    if isinstance(wanted, str):
+        raise InvalidArgumentError(f"filters={wanted!r} is one text: give a list of filters, ({wanted!r},)")
+    found = [filter_of(one) for one in wanted]
+    for one in found:
+        if isinstance(one, RowFilter):
+            raise InvalidArgumentError(f"filter {one.name} is of rows by key: only a KV has these")
+    return tuple(one for one in found if isinstance(one, PayloadFilter))
 
 
 class Payloads:
@@ -49,9 +61,13 @@ class Payloads:
         for one in self._filters:
             payload = one.encode(self._dtype, draw, payload)
         found = np.frombuffer(payload, np.uint8)
+        if not len(found):
+            raise InvalidArgumentError(
+                f"filters {self.text} make nothing of some values: a payload has a byte at least"
+            )
         if len(found) > LARGEST_PARTITION:
             raise InvalidArgumentError(
-                f"filters make {len(found)} bytes of some rows, over {LARGEST_PARTITION}: push fewer at once"
+                f"filters make {len(found)} bytes of some values, over {LARGEST_PARTITION}: push fewer at once"
             )
         return found
 

@@ -17,6 +17,7 @@ from byteps_like.worker.keeping import (
     KeepSpec,
     KeptTensor,
     Outcome,
+    PayloadAt,
     SavingRequest,
     check_keep,
     check_note,
@@ -195,6 +196,13 @@ class EngineKept:
         )
         return self._start(
             lambda engine, tensor: engine.contribute(tensor, address, chosen, urgency, written), contributes=True
+        )
+
+    def push_filtered(self, payloads: Sequence[PayloadAt], note: Note, *, priority: int | None = None) -> KeepHandle:
+        """See TakesPayloads. Raises InvalidArgumentError for a note that can't travel."""
+        urgency, written, each = self._priority(priority), check_note(self.declared, note), list(payloads)
+        return self._start(
+            lambda engine, tensor: engine.contribute_filtered(tensor, each, urgency, written), contributes=True
         )
 
     def tick(self, note: Note, *, parts: range | None = None, priority: int | None = None) -> KeepHandle:

@@ -22,7 +22,7 @@ namespace byteps_like {
 // A contribution. Its memory stays as it is until it is settled.
 struct KeepPush {
   const std::byte* data = nullptr;
-  uint32_t bytes = 0;                             // of the whole value: set by its key
+  uint32_t bytes = 0;                             // 0: those of the whole value, unless it is idle
   std::shared_ptr<const RowList> rows = nullptr;  // which, of a table; nullptr: the whole value
   bool idle = false;                              // brings nothing: a clock goes by
   Note note;

@@ -20,7 +20,7 @@ void KeptKey::Open(const std::byte* initial, KeepTicket opening) {
 }
 
 void KeptKey::Push(KeepPush push) {
-  push.bytes = push.idle ? 0 : spec().bytes;
+  if (!push.idle && push.bytes == 0) push.bytes = spec().bytes;
   pushes_.Add(std::move(push));
 }
 

@@ -55,9 +55,15 @@ std::byte* ShardStore::PlaceFor(uint32_t rank, const Header& header) {
 
 void ShardStore::OnPush(uint32_t rank, const Header& header, const std::byte* payload) {
   Entry& entry = *keys_.at(header.key);
-  if (header.total != entry.total || header.dtype != entry.dtype || entry.of_rows())
+  // A first value is no payload.
+  const bool fits = entry.key == nullptr ? header.total == entry.total
+                                         : entry.spec->filters->Fits(entry.dtype, entry.total, header.total);
+  if (!fits || header.dtype != entry.dtype || entry.of_rows())
     return Refuse(rank, entry.number, "a contribution has another length or type than its spec");
   if (HasCome(entry, rank, header)) return Repeat(entry, rank, header, payload);
+  const Arrival& arrival = entry.arrivals[rank];
+  if (arrival.begun && arrival.round == header.round && arrival.total != header.total)
+    return Refuse(rank, entry.number, "a contribution goes on with another length than it began with");
   Land(entry, rank, header, payload);
 }
 
@@ -143,12 +149,12 @@ void ShardStore::Contribute(Entry& entry, uint32_t rank, Arrival arrival) {
   if (entry.key->ledger().source(rank).clock <= clock) entry.pending.push_back({rank, clock, contributed_});
 }
 
-// Makes rows of what filters have made of them. False: the job has failed.
+// Makes a gradient, or rows, of what filters have made of them. False: the job has failed.
 bool ShardStore::Decode(const Entry& entry, uint32_t rank, Arrival& arrival) {
   const Filters& filters = *entry.spec->filters;
   if (filters.empty() || arrival.idle) return true;
-  auto rows = filters.Decode(entry.dtype, {std::move(arrival.buffer), arrival.total}, arrival.list->count * entry.total,
-                             memory_);
+  const size_t bytes = entry.of_rows() ? arrival.list->count * entry.total : entry.total;
+  auto rows = filters.Decode(entry.dtype, {std::move(arrival.buffer), arrival.total}, bytes, memory_);
   if (rows.status().code() == Code::kCorrupt) {
     Refuse(rank, entry.number, "contribution " + std::to_string(arrival.round) + ": " + rows.status().message());
     return false;
@@ -238,7 +244,7 @@ void ShardStore::OnResume(uint32_t rank, const Header& header) {
   answer.type = FrameType::kResumed;
   answer.flags = 0;
   const bool is_here = arrival.begun && arrival.round == header.round;
-  answer.total = is_here ? arrival.total : entry.of_rows() ? header.total : entry.total;
+  answer.total = is_here ? arrival.total : header.total;
   answer.offset = is_here ? arrival.counted : 0;
   host_.Answer(rank, answer);
 }

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kLines = {"policy ", "combine ", "update "};
 constexpr std::string_view kOfRows = "\nrows zeros";  // the last line, of tables
-constexpr std::string_view kFiltered = "\nfilters ";  // a line before it, of those that have some
+constexpr std::string_view kFiltered = "\nfilters ";  // a line before it, where payloads go through some
 
 }  // namespace
 
@@ -25,7 +25,6 @@ Result<SpecTerms> ParseSpec(std::string_view text) {
   const size_t filtered = std::min(text.find(kFiltered), text.size());
   auto filters = Filters::Parse(filtered == text.size() ? "" : text.substr(filtered + kFiltered.size()));
   if (!filters.ok()) return filters.status();
-  if (!of_rows && !(*filters)->empty()) return Status(Code::kInvalid, "only rows of tables can be filtered");
   text = text.substr(0, filtered);
   std::array<std::string_view, kLines.size()> values;
   for (size_t line = 0; line < kLines.size(); ++line) {

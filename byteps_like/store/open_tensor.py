@@ -1,0 +1,63 @@
+"""A tensor of a store on this rank: its versions, and how contributions to it are sent."""
+
+from __future__ import annotations
+
+import itertools
+
+from byteps_like.compression.codec import Draw
+from byteps_like.errors import InvalidArgumentError
+from byteps_like.store.arrays import Array
+from byteps_like.store.filters.payloads import Payloads
+from byteps_like.store.holding import held
+from byteps_like.store.versions import Versions
+from byteps_like.wire.note import Note
+from byteps_like.worker.keeping import KeepHandle, KeptTensor, PayloadAt, TakesPayloads
+
+
+class OpenTensor(Versions):
+    """One that is open. Thread-safe, as versions are."""
+
+    def __init__(self, kept: KeptTensor, payloads: Payloads) -> None:
+        super().__init__(kept.declared.spec.name, len(kept.declared.partitions))
+        self.kept, self._payloads = kept, payloads
+        self._pushed = itertools.count()
+        """Contributions that were filtered."""
+
+    def slices(self) -> tuple[slice, ...]:
+        """Of each partition, which elements it has, in C order."""
+        size = self.kept.declared.spec.dtype.itemsize
+        return tuple(
+            slice(one.offset // size, (one.offset + one.nbytes) // size) for one in self.kept.declared.partitions
+        )
+
+    def push(self, array: Array, parts: range, note: Note, priority: int | None, rank: int) -> KeepHandle:
+        """Contributes these partitions, through the filters. Never blocks."""
+        if not self._payloads:
+            handle = self.kept.push(array.ctypes.data, note, parts=parts, priority=priority)
+            held.hold(handle, array)
+            return handle
+        assert isinstance(self.kept, TakesPayloads)  # as all that servers keep
+        number, flat, slices = next(self._pushed) % (1 << 32), array.reshape(-1), self.slices()
+        made = [
+            self._payloads.encode(flat[slices[part]], Draw(self.kept.declared.partitions[part].key, number, rank))
+            for part in parts
+        ]
+        at = [PayloadAt(part, one.ctypes.data, one.nbytes) for part, one in zip(parts, made, strict=True)]
+        handle = self.kept.push_filtered(at, note, priority=priority)
+        held.hold(handle, made)
+        return handle
+
+    @property
+    def filters(self) -> str:
+        """As servers are told."""
+        return self._payloads.text
+
+    def parts(self, part: int | range | None) -> range:
+        """Which partitions are meant. Raises InvalidArgumentError for one that there isn't."""
+        count = len(self.kept.declared.partitions)
+        chosen = range(count) if part is None else part if isinstance(part, range) else range(part, part + 1)
+        if chosen and not 0 <= min(chosen) <= max(chosen) < count:
+            raise InvalidArgumentError(
+                f"part={part!r} of {self.kept.declared.spec.name!r}, which has partitions 0 to {count - 1}"
+            )
+        return chosen if chosen.step > 0 else chosen[::-1]
