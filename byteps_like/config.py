@@ -49,6 +49,12 @@ class Config:
         "", "Address at which peers reach this process; empty: that of `interface`, or of the route to the scheduler."
     )
     interface: str = _setting("", "Network interface whose address is used for an empty `host`.")
+    rack: str = _setting(
+        "",
+        "Rack of this worker, or whose workers this server sums for, as an aggregator, before other servers do; empty:"
+        " none (docs/how-to/racks.md).",
+        told=True,
+    )
     link_gbps: float = _setting(
         0.0, "Rate in Gb/s of this host's network card per direction, used to weight servers; 0: as the kernel reports."
     )

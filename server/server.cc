@@ -49,9 +49,28 @@ Status Server::Listen() {
 
 std::vector<std::string> Server::urls() const { return admission_->urls(); }
 
-void Server::SetWorld(const ShardWorld& world) {
-  for (auto& shard : shards_) shard->SetWorld(world);
-  admission_->SetWorld({world.incarnation, world.epoch, {Role::kServer, world.member}, world.server, world.workers});
+void Server::SetWorld(const ShardWorld& world) { SetWorld(world, {}, EngineOptions().least_segment); }
+
+void Server::SetWorld(const ShardWorld& world, const std::vector<ShardAddress>& owners, size_t least_segment) {
+  for (auto& shard : shards_) shard->SetWorld(world, Relaying(world, least_segment), owners);
+  AdmissionWorld door{world.incarnation, world.epoch, {Role::kServer, world.member}, world.server, world.workers};
+  for (const Aggregator& one : world.aggregators) door.servers.push_back({one.member, one.shards});
+  admission_->SetWorld(std::move(door));
+}
+
+EngineOptions Server::Relaying(const ShardWorld& world, size_t least_segment) const {
+  EngineOptions relaying;
+  relaying.credentials = {options_.job, options_.secret, world.epoch, world.incarnation};
+  relaying.standing = {world.server, 1};
+  relaying.role = Role::kServer;
+  relaying.member = world.member;
+  relaying.segment_bytes = options_.segment_bytes;
+  relaying.least_segment = least_segment;
+  relaying.credit_bytes = options_.credit_bytes;
+  relaying.kernel_queue_bytes = options_.kernel_queue_bytes;
+  relaying.stall_warning = world.stall_warning;
+  relaying.stall_timeout = world.stall_timeout;
+  return relaying;
 }
 
 void Server::Fail(Code code, const std::string& text) {

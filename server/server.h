@@ -19,11 +19,12 @@ class Server {
     std::string secret;
     std::vector<std::string> urls;  // to listen on
     uint32_t shards = 1;
-    uint64_t memory_limit = 0;                          // bytes over all shards, 0: unlimited
-    size_t segment_bytes = kDefaultSegment;             // of results whose contributions show no segment
-    uint32_t kernel_queue_bytes = kDefaultKernelQueue;  // Stream::LimitQueue of each link
-    ShardEvent on_event;                                // called on a shard's thread
-    std::span<const PolicyRow> policies = Policies();   // which lives longer
+    uint64_t memory_limit = 0;                           // bytes over all shards, 0: unlimited
+    size_t segment_bytes = kDefaultSegment;              // of results whose contributions show no segment
+    uint32_t kernel_queue_bytes = kDefaultKernelQueue;   // Stream::LimitQueue of each link
+    size_t credit_bytes = EngineOptions().credit_bytes;  // of an aggregator's links to owners
+    ShardEvent on_event;                                 // called on a shard's thread
+    std::span<const PolicyRow> policies = Policies();    // which lives longer
   };
 
   static Result<std::unique_ptr<Server>> Start(Options options);
@@ -32,6 +33,8 @@ class Server {
 
   std::vector<std::string> urls() const;   // as bound
   void SetWorld(const ShardWorld& world);  // links of another epoch are refused from here on
+  // Of an aggregator: `owners` are the shards that its sums go on to. Blocks while it connects to them.
+  void SetWorld(const ShardWorld& world, const std::vector<ShardAddress>& owners, size_t least_segment);
   void Fail(Code code, const std::string& text);
   void Stop();
 
@@ -40,6 +43,7 @@ class Server {
  private:
   explicit Server(Options options);
   Status Listen();
+  EngineOptions Relaying(const ShardWorld& world, size_t least_segment) const;
 
   const Options options_;
   std::atomic<bool> stopping_{false};

@@ -30,14 +30,22 @@ Shard::~Shard() { Stop(); }
 void Shard::Stop() {
   if (!thread_.joinable()) return;
   loop_.Post([this] {
-    Reset(ShardWorld{});
+    Reset(ShardWorld{}, nullptr, Status());
     loop_.Stop();
   });
   thread_.join();
 }
 
-void Shard::SetWorld(const ShardWorld& world) {
-  loop_.Post([this, world] { Reset(world); });
+void Shard::SetWorld(const ShardWorld& world, EngineOptions relaying, const std::vector<ShardAddress>& owners) {
+  std::shared_ptr<Relay> relay;
+  Status connected;
+  if (!owners.empty()) {
+    relaying.shard = options_.index;
+    RelaySink& self = *this;
+    relay = std::make_shared<Relay>(loop_, std::move(relaying), owners, self);
+    connected = relay->Connect();
+  }
+  loop_.Post([this, world, relay, connected] { Reset(world, relay, connected); });
 }
 
 void Shard::AddLink(std::unique_ptr<Stream> stream, const Admitted& who) {
@@ -50,8 +58,9 @@ void Shard::Fail(Code code, const std::string& text) {
   loop_.Post([this, code, text] { FailOnLoop(code, text); });
 }
 
-void Shard::Reset(const ShardWorld& world) {
+void Shard::Reset(const ShardWorld& world, const std::shared_ptr<Relay>& relay, const Status& connected) {
   for (auto& peer : peers_) Drop(*peer, Status(Code::kClosed, "the epoch has ended"));
+  EndRelay();
   memory_.Refund(keys_.size() * KeyBytes());
   keys_.clear();
   store_.Reset(world.size());
@@ -62,12 +71,32 @@ void Shard::Reset(const ShardWorld& world) {
   world_ = world;
   failure_ = Status();
   left_ = 0;
-  for (uint32_t rank = 0; rank < world.size(); ++rank) {
+  std::vector<uint32_t> numbers = world.workers;
+  seats_ = world.own.rack.empty() ? Seats(world.size()) : Seats(world.size(), world.own.ranks);
+  for (const Aggregator& one : world.aggregators)
+    for (uint32_t shard = 0; shard < one.shards; ++shard) {
+      seats_.AddAggregator(one.rack, one.ranks);
+      numbers.push_back(one.member);
+    }
+  for (const uint32_t number : numbers) {
+    const auto seat = static_cast<uint32_t>(peers_.size());
     peers_.push_back(std::make_unique<Peer>());
-    peers_.back()->rank = rank;
-    peers_.back()->number = world.workers[rank];
+    peers_.back()->rank = seat;
+    peers_.back()->number = number;
   }
   stats_.keys = stats_.open_rounds = 0;
+  relay_ = relay;
+  if (!connected.ok()) return FailOnLoop(connected.code(), connected.message());
+  if (relay_) relay_->Start();
+}
+
+// It stays until none of its timers can be left, and its connector has given up.
+void Shard::EndRelay() {
+  constexpr auto kRunOut = std::chrono::seconds(5);
+  if (!relay_) return;
+  relay_->Abort(Status(Code::kClosed, "the epoch has ended"));
+  past_relays_.push_back(std::move(relay_));
+  loop_.CallAt(Clock::now() + kRunOut, [this] { past_relays_.pop_front(); });
 }
 
 void Shard::Install(std::unique_ptr<Stream> stream, const Admitted& who) {
@@ -93,7 +122,7 @@ void Shard::Drop(Peer& peer, const Status& why) {
   peer.results = {};
   peer.codecs.clear();
   peer.regions.clear();
-  store_.OnLinkGone(peer.rank);
+  if (!seats_.is_aggregator(peer.rank)) store_.OnLinkGone(peer.rank);
   ++peer.connection;
   if (!peer.link) return;
   if (peer.landing != nullptr) std::exchange(peer.landing, nullptr)->Abandon(*peer.link);
@@ -107,7 +136,8 @@ void Shard::Drop(Peer& peer, const Status& why) {
 // To workers of other hosts a wake-up doesn't matter.
 void Shard::Attune() {
   const auto here = std::ranges::count_if(by_link_, [](const auto& one) { return one.first->shares_memory(); });
-  if (here > 0) return loop_.ShareCores(static_cast<size_t>(here) + 1);
+  const size_t above = relay_ ? relay_->links_here() : 0;
+  if (static_cast<size_t>(here) + above > 0) return loop_.ShareCores(static_cast<size_t>(here) + above + 1);
   loop_.SetPatience(Clock::duration(0), false);
 }
 
@@ -127,11 +157,12 @@ void Shard::FailOnLoop(Code code, const std::string& text) {
   failure_ = Failure(Status(code, text));
   for (auto& peer : peers_)
     if (peer->link) SendText(*peer, FrameType::kError, failure_.code(), failure_.message());
+  if (relay_) relay_->Abort(failure_);
   options_.on_event(failure_.code(), failure_.message(), true);
 }
 
 void Shard::Blame(const Peer& peer, const std::string& what) {
-  FailOnLoop(Code::kCorrupt, "rank " + std::to_string(peer.rank) + " broke the protocol: " + what);
+  FailOnLoop(Code::kCorrupt, seats_.Name(peer.rank) + " broke the protocol: " + what);
 }
 
 void Shard::FailRound(const Key& key, const Round& round, const Status& why) {
@@ -181,6 +212,7 @@ std::byte* Shard::PlaceFor(Link& link, const Header& said) {
   if (contributes && said.member == peer->number && said.view == world_.epoch && failure_.ok()) {
     const Header header = peer->Ranked(said);
     if (store_.Holds(header.key)) {
+      if (IsOutOfPlace(*peer, FrameType::kRows)) return kAnywhere;
       std::byte* const place = store_.PlaceFor(peer->rank, header);
       return place == nullptr ? kAnywhere : place;
     }
@@ -208,6 +240,8 @@ void Shard::OnFrame(Link& link, const Header& said, std::byte* payload) {
   const uint64_t placed = link.counters().payload_placed;
   stats_.payload_placed += placed - std::exchange(peer->placed, placed);
   if (peer->control.size() > kMaxControl) return Blame(*peer, "it requests more answers than it reads");
+  if (IsOutOfPlace(*peer, header.type))
+    return Blame(*peer, "what it sent belongs on a link between a worker and the server that owns the key");
   if (OnStoreFrame(*peer, header, payload)) return;
   const std::string_view text(reinterpret_cast<const char*>(payload), header.length);
   switch (header.type) {
@@ -221,13 +255,16 @@ void Shard::OnFrame(Link& link, const Header& said, std::byte* payload) {
       return OnCodec(*peer, header, text);
     case FrameType::kForget:
       return OnForget(*peer, header);
+    case FrameType::kOwner:
+      return OnOwner(*peer, header);
     case FrameType::kError:
       return FailOnLoop(CodeFrom(header.aux), std::string(text));
     case FrameType::kGoodbye:
       peer->left = true;
       ++left_;
-      store_.OnLeft(peer->rank);
+      if (!seats_.is_aggregator(peer->rank)) store_.OnLeft(peer->rank);
       FailWhatWaitsFor(*peer);
+      if (relay_ && HasRackLeft()) relay_->Goodbye();
       return Drop(*peer, Status(Code::kClosed, "the worker left"));
     default:
       return Blame(*peer, "it sent a frame that only servers send");

@@ -25,10 +25,19 @@
 #include "server/codecs.h"
 #include "server/memory.h"
 #include "server/policy/policies.h"
+#include "server/relay/relay.h"
 #include "server/rounds/round.h"
 #include "server/store/shard/shard_store.h"
 
 namespace byteps_like {
+
+// A server that sums for a rack: this one, or one that passes its sums on to this one.
+struct Aggregator {
+  std::string rack;             // "": none
+  std::vector<uint32_t> ranks;  // of the rack, ascending
+  uint32_t member = 0;          // its member number
+  uint32_t shards = 0;
+};
 
 // The world of one epoch as a shard sees it. Times in seconds.
 struct ShardWorld {
@@ -39,6 +48,8 @@ struct ShardWorld {
   uint32_t server = 0;  // this server's rank,
   uint32_t member = 0;  // and its member number
   Incarnation incarnation{};
+  Aggregator own{};                       // if this server is one
+  std::vector<Aggregator> aggregators{};  // else, those of other servers
   uint32_t size() const { return static_cast<uint32_t>(workers.size()); }
 };
 
@@ -52,13 +63,14 @@ struct ShardStats {  // written by the shard, read from any thread
   std::atomic<uint64_t> referenced{0};      // bytes summed in shared memory, that no link carried
   std::atomic<uint64_t> repeated{0};        // payload that came again after a broken link and was not counted twice
   std::atomic<uint64_t> encoded{0};         // bytes of encoded contributions that were summed, each once
+  std::atomic<uint64_t> relayed_up{0}, relayed_down{0};  // payload of an aggregator's sums, and of their results
 };
 
 // The most memory that a key takes beside its sums: in itself, and for each rank in its two rounds.
 inline constexpr size_t kKeyBytes = 1024;
 inline constexpr size_t kKeyBytesPerRank = 2 * (sizeof(Contribution) + sizeof(ShardBuffer));
 
-class Shard : private LinkHandler, private StoreHost {
+class Shard : private LinkHandler, private StoreHost, private RelaySink {
  public:
   struct Options {
     uint32_t index = 0;
@@ -73,7 +85,10 @@ class Shard : private LinkHandler, private StoreHost {
   ~Shard() override;
 
   // Any thread.
-  void SetWorld(const ShardWorld& world);  // forgets all keys and links of the epoch before
+  void SetWorld(const ShardWorld& world) { SetWorld(world, {}, {}); }  // forgets keys and links of the epoch before
+  // The same of an aggregator, whose sums go on to `owners`. Blocks while it connects to them, and not on the loop: a
+  // failure ends the epoch.
+  void SetWorld(const ShardWorld& world, EngineOptions relaying, const std::vector<ShardAddress>& owners);
   // Replaces an older link of the same member: one that was let in late does not replace its successor.
   void AddLink(std::unique_ptr<Stream> stream, const Admitted& who);
   void Stop();                                    // closes all links, joins the thread; later calls do nothing
@@ -97,12 +112,13 @@ class Shard : private LinkHandler, private StoreHost {
   void Install(std::unique_ptr<Stream> stream, const Admitted& who);
   void Drop(Peer& peer, const Status& why);
   void Attune();  // the loop's patience to the workers of this host
-  void Reset(const ShardWorld& world);
+  void Reset(const ShardWorld& world, const std::shared_ptr<Relay>& relay, const Status& connected);
+  void EndRelay();
   void FailOnLoop(Code code, const std::string& text);
   void Blame(const Peer& peer, const std::string& what);  // it has broken the protocol: again and again, if let
   void FailRound(const Key& key, const Round& round, const Status& why);
   void SendText(Peer& peer, FrameType type, Code code, const std::string& text);
-  size_t KeyBytes() const { return kKeyBytes + world_.size() * kKeyBytesPerRank; }
+  size_t KeyBytes() const { return kKeyBytes + seats_.size() * kKeyBytesPerRank; }
 
   // shard_store.cc: store keys
   void Answer(uint32_t rank, Header header, std::string payload) override;
@@ -131,10 +147,20 @@ class Shard : private LinkHandler, private StoreHost {
   void OnReference(Peer& peer, Key& key, Round& round, const Header& header);
   void OnStreamOfReferred(Peer& peer, Key& key, Round& round, const Header& header);
   void OnAbsent(Peer& peer, Key& key, Round& round);
+  bool MayTakePart(const Peer& peer, const Key& key, const Round& round);
   void AnswerAgain(Key& key, Round& round, uint32_t rank);
   void Progress(Key& key, Round& round, uint32_t rank);
+  void HandOut(Key& key, Round& round);
   void Lend(const Key& key, Round& round);
   bool LendTo(uint32_t rank, const Key& key, uint32_t round, std::span<std::byte> place);
+
+  // shard_relay.cc: what an aggregator hears, and passes on
+  bool IsOutOfPlace(const Peer& peer, FrameType type) const;
+  bool HasRackLeft() const;
+  void OnOwner(Peer& peer, const Header& header);
+  void OnAnswer(uint64_t key, uint32_t round, uint32_t landed, bool movable) override;
+  void OnRelayWarning(const std::string& text) override;
+  void OnRelayFailed(const Status& why) override { FailOnLoop(why.code(), why.message()); }
 
   // shard_notices.cc: messages of workers other than contributions
   void OnResume(Peer& peer, const Header& header);
@@ -142,6 +168,7 @@ class Shard : private LinkHandler, private StoreHost {
   void OnCodec(Peer& peer, const Header& header, std::string_view text);
   void OnForget(Peer& peer, const Header& header);
   bool IsOver(const Key& key) const;
+  bool Keeps(const Key& key, uint32_t seat) const;
 
   // shard_results.cc: results out, stalls
   void Offer(Key& key, Round& round, uint32_t rank);
@@ -157,6 +184,7 @@ class Shard : private LinkHandler, private StoreHost {
   void FailWhatWaitsFor(const Peer& gone);
   bool FailIfGone(const Key& key, const Round& round);
   bool IsInReach(const Round& round) const;
+  bool MayBring(const Round& round, uint32_t rank) const;
   void TraceStage(TraceKind kind, uint64_t key, const Round& round, uint32_t peer, int64_t begin) const;
 
   const Options options_;
@@ -165,6 +193,7 @@ class Shard : private LinkHandler, private StoreHost {
   ShardMemory memory_;   // before the keys, which use it
   ServerCodecs codecs_;  // likewise
   ShardWorld world_;
+  Seats seats_;  // before the keys, likewise
   Status failure_;
   bool stall_check_armed_ = false;
   uint64_t order_ = 0;
@@ -173,9 +202,11 @@ class Shard : private LinkHandler, private StoreHost {
   ShardStore store_{*this, memory_};
   std::optional<double> store_call_;          // when it is called, at the latest
   std::unordered_set<uint64_t> given_up_;     // keys whose last round was given up: late contributions are ignored
-  std::vector<std::unique_ptr<Peer>> peers_;  // by rank
+  std::vector<std::unique_ptr<Peer>> peers_;  // by seat
   std::unordered_map<const Link*, Peer*> by_link_;
   std::vector<std::unique_ptr<Link>> closing_;
+  std::shared_ptr<Relay> relay_;                    // of an aggregator
+  std::deque<std::shared_ptr<Relay>> past_relays_;  // whose timers run out
   std::thread thread_;
 };
 
@@ -210,18 +241,18 @@ struct Shard::Key {
   std::array<std::unique_ptr<Round>, 2> rounds;  // a push of round r + 1 acknowledges r: two are enough
   std::array<const Combine*, 2> kinds;           // of these
   std::vector<std::unique_ptr<Round>> lent;      // of earlier kinds: a peer may still write to their memory
-  std::vector<bool> forgotten;                   // by rank; empty while nobody has
+  std::vector<bool> forgotten;                   // by seat; empty while nobody has
 
   bool IsForgottenBy(uint32_t rank) const { return rank < forgotten.size() && forgotten[rank]; }
 };
 
-struct Shard::Peer {  // one worker and its link
+struct Shard::Peer {  // one worker, or shard of an aggregator, and its link
   Header Ranked(Header header) const {
     header.rank = rank;
     return header;
   }
 
-  uint32_t rank = 0;
+  uint32_t rank = 0;           // or the seat, of an aggregator
   uint32_t number = 0;         // its member number
   std::unique_ptr<Link> link;  // null: not connected
   uint64_t link_number = 0;    // of the newest so far

@@ -66,6 +66,7 @@ void Shard::OnForget(Peer& peer, const Header& header) {
     if (given_up_.size() == kMostGivenUp) given_up_.clear();
     given_up_.insert(key.key);
   }
+  if (relay_) relay_->Forget(header.key);
   --stats_.keys;
   memory_.Refund(KeyBytes());
   keys_.erase(found);
@@ -75,7 +76,7 @@ void Shard::OnForget(Peer& peer, const Header& header) {
 // Whether all ranks have forgotten it, or all that have come to its last round, which the others won't come to: ranks
 // that disagree about a name use different keys. Not while a peer may write to its memory or waits for a result.
 bool Shard::IsOver(const Key& key) const {
-  const auto keeps = [&](const auto& one) { return !key.IsForgottenBy(one->rank); };
+  const auto keeps = [&](const auto& one) { return Keeps(key, one->rank); };
   for (const auto& round : key.rounds)
     for (const auto& one : peers_)
       if (one->landing == round.get()) return false;
@@ -87,11 +88,18 @@ bool Shard::IsOver(const Key& key) const {
     given_up |= open;
     for (const auto& one : peers_) {
       const Contribution& contribution = round->of(one->rank);
-      const bool waits = open ? contribution.begun : !contribution.acknowledged;
+      const bool elsewhere = !contribution.begun && round->RivalOf(one->rank) != kNobody;
+      const bool waits = open ? contribution.begun : !contribution.acknowledged && !elsewhere;
       if (keeps(one) && (waits || round->lent_to() == one->rank)) return false;
     }
   }
   return given_up && key.lent.empty();
+}
+
+// Whether the seat's ranks count here, and neither it nor another that speaks for them has forgotten the key.
+bool Shard::Keeps(const Key& key, uint32_t seat) const {
+  const auto forgotten = [&](uint32_t other) { return key.IsForgottenBy(other); };
+  return seats_.weight(seat) > 0 && !forgotten(seat) && std::ranges::none_of(seats_.Beside(seat), forgotten);
 }
 
 // A new link of this rank: tells it how much of its contribution is in the sum, and continues the result after the part

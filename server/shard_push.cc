@@ -99,10 +99,12 @@ Round* Shard::RoundFor(Peer& peer, const Header& header, Key** out) {
   *out = found;
   Round& current = key.of(header.round);
   if (current.active() && current.number() == header.round)
-    return Join(key, current, header, terms) && Reserve(key, current, header) ? &current : nullptr;
+    return Join(key, current, header, terms) && MayTakePart(peer, key, current) && Reserve(key, current, header)
+               ? &current
+               : nullptr;
   if (!Acknowledge(key, header)) return nullptr;
   if (header.round != key.next || current.active()) {
-    FailOnLoop(Code::kMismatch, KeyText(key.key) + ": rank " + std::to_string(peer.rank) + " is at round " +
+    FailOnLoop(Code::kMismatch, KeyText(key.key) + ": " + seats_.Name(peer.rank) + " is at round " +
                                     std::to_string(header.round) + ", the others at " + std::to_string(key.next) +
                                     ": the ranks have used this name in different numbers of rounds");
     return nullptr;
@@ -110,13 +112,26 @@ Round* Shard::RoundFor(Peer& peer, const Header& header, Key** out) {
   const PolicyRow* const row = PolicyOf(header, terms);
   if (row == nullptr) return nullptr;
   Round& round = key.Renew(header.round, *row);
-  round.Begin(header, terms, key.Open(*row), world_.size());
+  KeyPolicy policy = key.Open(*row);
+  policy.relayed = relay_ != nullptr;
+  round.Begin(header, terms, policy, seats_);
   round.began = Tracing() ? TraceClock() : 0;
   ++key.next;
   ++stats_.rounds;
   ++stats_.open_rounds;
   ArmStallCheck();
   return Reserve(key, round, header) ? &round : nullptr;
+}
+
+// A rank's bytes count once, by whichever way they come.
+bool Shard::MayTakePart(const Peer& peer, const Key& key, const Round& round) {
+  if (round.ranks()[peer.rank].begun) return true;
+  const uint32_t rival = round.RivalOf(peer.rank);
+  if (rival == kNobody) return true;
+  FailRound(key, round,
+            Status(Code::kMismatch, "contributions of the same ranks come from " + seats_.Name(rival) + " and from " +
+                                        seats_.Name(peer.rank) + ": the ranks disagree about racks"));
+  return false;
 }
 
 bool Shard::Join(Key& key, Round& round, const Header& header, const Terms& terms) {
@@ -142,10 +157,7 @@ bool Shard::Acknowledge(Key& key, const Header& header) {
     Blame(*peers_[header.rank], KeyText(key.key) + ": the rank begins a round without the result of the previous one");
     return false;
   }
-  before.of(header.rank).acknowledged = true;
-  const auto ranks = before.ranks();
-  if (std::all_of(ranks.begin(), ranks.end(), [](const Contribution& one) { return one.acknowledged; }))
-    before.Release();
+  if (before.Acknowledge(header.rank)) before.Release();
   return true;
 }
 
@@ -158,6 +170,11 @@ void Shard::OnPush(Peer& peer, const Header& header, const std::byte* payload) {
   if (contribution.begun && contribution.absent != ((header.flags & kAbsent) != 0))
     return Blame(peer, KeyText(header.key) + ": the rank is both absent and present in one round");
   round->Note(header);
+  if (!contribution.begun && seats_.is_aggregator(peer.rank) && header.aux != 0) {
+    if (header.aux >= seats_.weight(peer.rank))
+      return Blame(peer, KeyText(header.key) + ": it counts too many as absent");
+    round->Lack(header.aux);
+  }
   if (header.flags & kAbsent) return OnAbsent(peer, *key, *round);
   if (header.flags & kByReference) return OnReference(peer, *key, *round, header);
   if (contribution.referred) return OnStreamOfReferred(peer, *key, *round, header);
@@ -229,6 +246,7 @@ void Shard::AnswerAgain(Key& key, Round& round, uint32_t rank) {
 
 // After something of this rank's.
 void Shard::Progress(Key& key, Round& round, uint32_t rank) {
+  const uint32_t before = round.summed();
   auto more = round.Advance();
   if (!more.ok()) return FailRound(key, round, more.status());
   if (!*more) {
@@ -236,6 +254,13 @@ void Shard::Progress(Key& key, Round& round, uint32_t rank) {
     if (round.complete() > 0) Offer(key, round, rank);  // which may read more, or was late
     return;
   }
+  if (!relay_) return HandOut(key, round);
+  if (const Status passed = relay_->PassOn(key.key, round); !passed.ok()) FailRound(key, round, passed);
+  stats_.relayed_up += round.summed() - before;
+}
+
+// There is more of the result.
+void Shard::HandOut(Key& key, Round& round) {
   if (round.finished()) --stats_.open_rounds;
   if (round.finished()) Lend(key, round);
   if (Tracing() && round.finished()) TraceStage(TraceKind::kSummed, key.key, round, 0, round.began);

@@ -5,6 +5,12 @@
 #include "server/shard.h"
 
 namespace byteps_like {
+namespace {
+
+constexpr double kRackGrace =
+    0.25;  // of a stall warning: aggregators, which know more, are to say first what they miss
+
+}  // namespace
 
 // The rank's link has broken since its last frame of this round: nothing of the result goes out until it says how much
 // it has.
@@ -119,11 +125,13 @@ void Shard::CheckStalls() {
 void Shard::CheckStall(Key& key, Round& round) {
   const std::chrono::duration<double> age = Clock::now() - round.last_progress();
   if (age.count() < world_.stall_warning && age.count() < world_.stall_timeout) return;
+  if (relay_ && round.summed() == round.total()) return;  // its owner warns, and that it is silent is noticed (Relay)
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.1f s", age.count());
   const std::string text =
       KeyText(key.key) + ", round " + std::to_string(round.number()) + ": " + round.WaitingFor() + " for " + seconds;
-  if (age.count() >= world_.stall_timeout) return FailOnLoop(Code::kStalled, text);
+  const double grace = seats_.size() > seats_.ranks() ? world_.stall_warning * kRackGrace : 0;
+  if (age.count() >= world_.stall_timeout + grace) return FailOnLoop(Code::kStalled, text);
   // Repeated every so often, so that waiting ranks know that this server is alive.
   const auto warnings = static_cast<uint32_t>(age.count() / world_.stall_warning);
   if (!round.WarnOnce(warnings)) return;
@@ -153,16 +161,25 @@ void Shard::FailWhatWaitsFor(const Peer& gone) {
 // Whether enough ranks have contributed, or still may.
 bool Shard::IsInReach(const Round& round) const {
   uint32_t able = 0;
-  for (const auto& peer : peers_) able += !peer->left || round.Has(peer->rank);
+  for (uint32_t rank = 0; rank < seats_.ranks(); ++rank) able += MayBring(round, rank);
   return able >= round.least();
+}
+
+// By the seat that it has in this round, or, if it has none yet, by any that it may have.
+bool Shard::MayBring(const Round& round, uint32_t rank) const {
+  if (seats_.weight(rank) == 0) return false;
+  const uint32_t seat = round.SeatOf(rank);
+  if (seat != kNobody) return !peers_[seat]->left || round.Has(seat);
+  if (round.terms().codec != nullptr) return !peers_[rank]->left;
+  return std::ranges::any_of(seats_.Of(rank), [&](uint32_t other) { return !peers_[other]->left; });
 }
 
 bool Shard::FailIfGone(const Key& key, const Round& round) {
   if (IsInReach(round)) return false;
-  for (const auto& peer : peers_)
-    if (peer->left && !round.Has(peer->rank)) {
+  for (uint32_t rank = 0; rank < seats_.ranks(); ++rank)
+    if (seats_.weight(rank) > 0 && !MayBring(round, rank)) {
       FailOnLoop(Code::kPeerLost, KeyText(key.key) + ", round " + std::to_string(round.number()) + ": " +
-                                      round.WaitingFor() + "; rank " + std::to_string(peer->rank) +
+                                      round.WaitingFor() + "; rank " + std::to_string(rank) +
                                       " has left the job and will not contribute");
       return true;
     }

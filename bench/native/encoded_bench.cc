@@ -48,6 +48,8 @@ struct Key {
   Key(uint64_t key, ShardMemory& memory) : feedback(memory), round(key, memory) {}
 };
 
+const Seats kSeats(kWorkers);
+
 void RunRound(Key& key, const ServerCodec& codec, uint32_t number, const std::vector<testing::Payload>& payloads) {
   testing::NoLink link;
   for (uint32_t rank = 0; rank < payloads.size(); ++rank) {
@@ -57,7 +59,7 @@ void RunRound(Key& key, const ServerCodec& codec, uint32_t number, const std::ve
     header.round = number;
     header.total = static_cast<uint32_t>(payload.size());
     const Terms terms = TermsOf(header, &codec);
-    if (rank == 0) key.round.Begin(header, terms, testing::PolicyFor(terms, &key.feedback), kWorkers);
+    if (rank == 0) key.round.Begin(header, terms, testing::PolicyFor(terms, &key.feedback), kSeats);
     for (header.offset = 0; header.offset < payload.size(); header.offset += header.length) {
       header.length = std::min<uint32_t>(kSegment, header.total - static_cast<uint32_t>(header.offset));
       (void)key.round.Reserve(header).ok();

@@ -149,10 +149,12 @@ PyEngine* MakeEngine(const std::string& job, nb::bytes secret, nb::bytes incarna
 
 // `codec`: canonical text, "" for none; `text`: what servers are told.
 uint32_t Declare(PyEngine& self, int dtype, const Partitions& partitions, const std::string& codec,
-                 const std::string& text, bool gpu, const std::set<uint32_t>& absent) {
+                 const std::string& text, bool gpu, const std::set<uint32_t>& absent,
+                 const std::vector<std::pair<uint32_t, uint32_t>>& owners) {
   std::vector<PartitionSpec> specs;
   for (const auto& [key, offset, bytes, channel] : partitions)
-    specs.push_back({key, offset, bytes, channel, absent.contains(static_cast<uint32_t>(specs.size()))});
+    specs.push_back({key, offset, bytes, channel, absent.contains(static_cast<uint32_t>(specs.size())), {}});
+  for (size_t i = 0; i < owners.size() && i < specs.size(); ++i) specs[i].owner = {owners[i].first, owners[i].second};
   if (codec.empty()) return self.engine().Declare(static_cast<DType>(dtype), specs);
   auto declared = self.engine().DeclareCoded(specs, {self.CodecOf(codec), text, gpu ? self.TwinOf(codec) : nullptr});
   ThrowIfFailed(declared.status());
@@ -395,8 +397,10 @@ void BindEngine(nb::module_& m) {
            nb::arg("local_workers") = 1, nb::arg("least_segment") = EngineOptions().least_segment)
       .def("declare", &Declare, nb::arg("dtype"), nb::arg("partitions"), nb::arg("codec") = "", nb::arg("text") = "",
            nb::arg("gpu") = false, nb::arg("absent") = std::set<uint32_t>(),
+           nb::arg("owners") = std::vector<std::pair<uint32_t, uint32_t>>(),
            "Partitions are (key, offset, bytes, index of the shard); returns the tensor's id. With `gpu` it is encoded "
-           "on the GPU, where its codec has a twin there. To `absent` ones this rank brings nothing, and gets nothing.")
+           "on the GPU, where its codec has a twin there. To `absent` ones this rank brings nothing, and gets nothing. "
+           "`owners`: where partitions go through aggregators, the (server, shard) that each goes on to.")
       .def("set_feedback", &SetFeedback, nb::arg("tensor"), nb::arg("residual"), nb::arg("momentum"), nb::arg("mu"),
            nb::arg("nesterov"), nb::arg("masked"), nb::arg("on_gpu") = false,
            "Addresses of arrays as long as the tensor, 0 for none; with `on_gpu` they are of device memory.")

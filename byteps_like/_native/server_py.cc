@@ -1,8 +1,13 @@
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <map>
+#include <string>
+#include <tuple>
+#include <vector>
 
 #include "byteps_like/_native/events.h"
 #include "byteps_like/_native/incarnation.h"
@@ -12,6 +17,9 @@ namespace nb = nanobind;
 
 namespace byteps_like {
 namespace {
+
+using Aggregators = std::vector<std::tuple<std::string, std::vector<uint32_t>, uint32_t, uint32_t>>;
+using Owners = std::vector<std::tuple<uint32_t, uint32_t, std::vector<std::string>, uint32_t>>;
 
 // A server and its events. Stopping joins threads: always without the GIL.
 class PyServer {
@@ -61,7 +69,9 @@ std::map<std::string, uint64_t> StatsOf(const ShardStats& stats) {
           {"payload_placed", stats.payload_placed},
           {"referenced", stats.referenced},
           {"repeated", stats.repeated},
-          {"encoded", stats.encoded}};
+          {"encoded", stats.encoded},
+          {"relayed_up", stats.relayed_up},
+          {"relayed_down", stats.relayed_down}};
 }
 
 // {"keys": number, "ranks": [[clock, counted, late, not finite, held, ages, oldest, seconds waited, and awaited]]}.
@@ -78,7 +88,7 @@ nb::dict TotalsOf(const TensorTotals& tensor) {
 }
 
 PyServer* MakeServer(const std::string& job, nb::bytes secret, std::vector<std::string> urls, uint32_t shards,
-                     uint64_t memory_limit, size_t segment_bytes, uint32_t kernel_queue_bytes) {
+                     uint64_t memory_limit, size_t segment_bytes, uint32_t kernel_queue_bytes, size_t credit_bytes) {
   Server::Options options;
   options.job = job;
   options.secret.assign(secret.c_str(), secret.size());
@@ -87,6 +97,7 @@ PyServer* MakeServer(const std::string& job, nb::bytes secret, std::vector<std::
   options.memory_limit = memory_limit;
   options.segment_bytes = segment_bytes;
   options.kernel_queue_bytes = kernel_queue_bytes;
+  options.credit_bytes = credit_bytes;
   return new PyServer(std::move(options));
 }
 
@@ -96,17 +107,33 @@ void BindServer(nb::module_& m) {
   nb::class_<PyServer>(m, "Server", "A summation server; see byteps_like/server/native.py.")
       .def(nb::new_(&MakeServer), nb::arg("job"), nb::arg("secret"), nb::arg("urls"), nb::arg("shards") = 1,
            nb::arg("memory_limit") = 0, nb::arg("segment_bytes") = kDefaultSegment,
-           nb::arg("kernel_queue_bytes") = kDefaultKernelQueue)
+           nb::arg("kernel_queue_bytes") = kDefaultKernelQueue, nb::arg("credit_bytes") = EngineOptions().credit_bytes)
       .def_prop_ro("urls", [](PyServer& self) { return self.server().urls(); })
       .def(
           "set_world",
           [](PyServer& self, nb::bytes incarnation, uint32_t epoch, std::vector<uint32_t> workers, uint32_t member,
-             double stall_warning, double stall_timeout, uint32_t rank) {
-            self.server().SetWorld(
-                {epoch, std::move(workers), stall_warning, stall_timeout, rank, member, IncarnationOf(incarnation)});
+             double stall_warning, double stall_timeout, uint32_t rank, const Aggregators& aggregators,
+             const std::tuple<std::string, std::vector<uint32_t>>& own, const Owners& owners, size_t least_segment) {
+            ShardWorld world{epoch,  std::move(workers),        stall_warning, stall_timeout, rank,
+                             member, IncarnationOf(incarnation)};
+            world.own.rack = std::get<0>(own);
+            world.own.ranks = std::get<1>(own);
+            for (const auto& [rack, ranks, number, shards] : aggregators)
+              world.aggregators.push_back({rack, ranks, number, shards});
+            std::vector<ShardAddress> addresses;
+            for (const auto& [server, shard, urls, number] : owners) addresses.push_back({server, shard, urls, number});
+            Server& server = self.server();
+            BlockWithoutGil([&] {
+              server.SetWorld(world, addresses, least_segment);
+              return true;
+            });
           },
           nb::arg("incarnation"), nb::arg("epoch"), nb::arg("workers"), nb::arg("member"), nb::arg("stall_warning"),
-          nb::arg("stall_timeout"), nb::arg("rank") = 0)
+          nb::arg("stall_timeout"), nb::arg("rank") = 0, nb::arg("aggregators") = Aggregators(),
+          nb::arg("own") = std::tuple<std::string, std::vector<uint32_t>>(), nb::arg("owners") = Owners(),
+          nb::arg("least_segment") = EngineOptions().least_segment,
+          "`aggregators`: (rack, ranks, member, shards) of servers that pass sums on to this one. `own`: (rack, ranks) "
+          "if it is one itself, whose sums go on to `owners`: (server, shard, urls, member).")
       .def(
           "fail",
           [](PyServer& self, int code, const std::string& text) {

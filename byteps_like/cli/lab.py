@@ -52,6 +52,12 @@ def run(
     spare: Annotated[
         int, typer.Option("--spare", min=0, help="With --servers auto: number of hosts without workers.")
     ] = 0,
+    racks: Annotated[
+        int,
+        typer.Option(
+            "--racks", min=0, help="Number of racks of the workers' hosts, each with an aggregator on one more host."
+        ),
+    ] = 0,
     per_host: Annotated[int, typer.Option("--workers-per-host", min=1, help="Number of workers per host.")] = 1,
     rate: Rate = "1gbit",
     timeout: Annotated[float | None, typer.Option(min=0.0, help="End the job after this many seconds.")] = None,
@@ -60,20 +66,22 @@ def run(
     """Runs a job like `byteps-like run`, but with workers and servers on separate emulated hosts."""
     from byteps_like.cli.run import parse_servers
     from byteps_like.launch.fleet import choose
-    from byteps_like.launch.lab.job import run_in_lab
+    from byteps_like.launch.lab.job import racks_of_hosts, run_in_lab
     from byteps_like.launch.options import RunOptions
 
     count = parse_servers(servers)
     if count is not None and spare:
         raise typer.BadParameter("--spare is only valid with --servers auto", param_hint="--spare")
-    options = RunOptions(command, hosts * per_host, count or 0, timeout=timeout, quiet=quiet)
+    if racks and count is None:
+        raise typer.BadParameter("--racks is only valid with a number of --servers", param_hint="--racks")
+    options = RunOptions(command, hosts * per_host, (count or 0) + racks, timeout=timeout, quiet=quiet)
     console = Console()
-    with _explained(console), labs.Lab(hosts + (count or spare), rate=split_rates(rate)) as lab:
+    with _explained(console), labs.Lab(hosts + racks + (count or spare), rate=split_rates(rate)) as lab:
         fleet = None
         if count is None:
             fleet = choose([host.shape.rate or 1 for host in lab.hosts], hosts, per_host)
             console.print(f"byteps-like: {fleet.why}")
-        code = run_in_lab(lab, options, per_host, fleet)
+        code = run_in_lab(lab, options, per_host, fleet, racks=racks_of_hosts(hosts, racks))
     raise typer.Exit(code)
 
 

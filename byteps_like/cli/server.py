@@ -21,6 +21,9 @@ def server(
     job: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
     host: Annotated[str | None, typer.Option(help="Address at which workers reach this server.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = None,
+    rack: Annotated[
+        str | None, typer.Option(help="Sum for the workers of this rack, and pass the sums on to servers without one.")
+    ] = None,
     shards: Annotated[int | None, typer.Option(min=1, help="Number of threads; default: by number of cores.")] = None,
     imports: Annotated[
         list[str] | None,
@@ -31,5 +34,7 @@ def server(
     from byteps_like.server.process import run_server, server_config
 
     named = ",".join(imports) if imports else None
-    config = server_config(scheduler=scheduler, job=job, host=host, port=port, shards=shards, server_imports=named)
+    config = server_config(
+        scheduler=scheduler, job=job, host=host, port=port, rack=rack, shards=shards, server_imports=named
+    )
     raise typer.Exit(run_server(config))

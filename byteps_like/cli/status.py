@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from byteps_like.config import Config
+from byteps_like.control.types import MemberRole
 from byteps_like.errors import DeadlineError, PeerLostError
 
 if TYPE_CHECKING:
@@ -192,9 +193,16 @@ def _notes(now: StatusSample) -> str:
     members = now.status.members
     routes = sorted({name[len(_ROUTE) :] for each in members for name in each.stats if name.startswith(_ROUTE)})
     lines = [f"gradients by {', '.join(routes)}"] if routes else []
+    lines += [_relayed(each) for each in members if each.member.rack and each.member.role is MemberRole.SERVER]
     waits = ((each, each.waiting) for each in members)
     lines += [f"{_name(each)} waits for {w.get('name', '?')} round {w.get('round', '?')}" for each, w in waits if w]
     return "\n".join([*lines, *([now.status.text] if now.status.text else [])])
+
+
+def _relayed(status: MemberStatus) -> str:
+    """What an aggregator has passed on, and got back."""
+    up, down = (_gigabytes(status.stats.get(f"relayed_{way}", 0.0)) for way in ("up", "down"))
+    return f"rack {status.member.rack} by {_name(status)}: {up} GB up, {down} GB down"
 
 
 def _links(stats: Mapping[str, float]) -> str:

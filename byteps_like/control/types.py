@@ -30,7 +30,8 @@ class Member:
     server's data addresses in order of preference for a peer on the same host ("shm://…", then "tcp://…"); `door` is
     its portable door ("tcp://host:port", ZeroMQ) and `admin` its gRPC admin address. `gbps` is the rate of its host's
     network card, each way, 0 where it is not known. `number` names the process on the data plane: the scheduler
-    gives it at Join, and never to another one (0: none yet).
+    gives it at Join, and never to another one (0: none yet). A server with a `rack` sums for the workers of that rack
+    alone (control.placing.racks).
     """
 
     role: MemberRole
@@ -45,6 +46,7 @@ class Member:
     native: bool = True
     gbps: float = 0.0
     number: int = 0
+    rack: str = ""
 
 
 @dataclass(frozen=True)

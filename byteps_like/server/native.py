@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import byteps_like._core as _core
-from byteps_like.control.types import View
+from byteps_like.control.placing.placement import least_segment, slowest_card
+from byteps_like.control.placing.racks import owners_of, racks_of
+from byteps_like.control.types import Member, View
 from byteps_like.errors import BytePSLikeError, from_code
 from byteps_like.server.figures import KeptFigures, figures_of
 
 ServerEvent = Callable[[BytePSLikeError, bool], None]
 """Called with what a shard noticed (a stall, ranks that disagree, a budget used up) and whether it ends the job."""
+
+Reach = Callable[[Member], Sequence[str]]
+"""The addresses by which a server can be reached from here, best first."""
+
+log = logging.getLogger(__name__)
 
 _POLL = 0.5  # seconds until the event thread looks whether to end
 
@@ -33,9 +42,15 @@ class NativeServer:
         memory_limit: int = 0,
         segment_bytes: int = 128 << 10,
         kernel_queue_bytes: int = 64 << 10,
+        credit_bytes: int = 1 << 20,
+        reach: Reach = lambda server: server.urls,
         on_event: ServerEvent,
     ) -> None:
-        self._core = _core.Server(job, secret, list(urls), shards, memory_limit, segment_bytes, kernel_queue_bytes)
+        """`reach`: an aggregator's way to another server; `credit_bytes`: how far its sums may be ahead of results."""
+        self._core = _core.Server(
+            job, secret, list(urls), shards, memory_limit, segment_bytes, kernel_queue_bytes, credit_bytes
+        )
+        self._reach = reach
         self._on_event = on_event
         self._stopped = threading.Event()
         self.shards = shards
@@ -48,9 +63,30 @@ class NativeServer:
         return tuple(self._core.urls)
 
     def set_view(self, view: View, rank: int, stall_warning: float, stall_timeout: float) -> None:
-        """Forgets all keys and links and serves this view as server `rank`. Times in seconds."""
+        """Forgets all keys and links and serves this view as server `rank`. Times in seconds. An aggregator
+        blocks while it connects to the servers that its sums go on to."""
         workers, own = [member.number for member in view.workers], view.servers[rank].number
-        self._core.set_world(view.incarnation, view.number, workers, own, stall_warning, stall_timeout, rank)
+        self._core.set_world(
+            view.incarnation, view.number, workers, own, stall_warning, stall_timeout, rank, **self._racks(view, rank)
+        )
+
+    def _racks(self, view: View, rank: int) -> dict[str, Any]:
+        """Which ranks come through which aggregators, or that this server is one."""
+        racks, own = racks_of(view), view.servers[rank].rack
+        if own and own not in racks:
+            log.warning("server %d is an aggregator of rack %r, which has no workers", rank, own)
+        if not own:
+            each = ((rack, one) for rack in racks.values() for one in rack.aggregators)
+            return {"aggregators": [(rack.name, list(rack.ranks), one.number, one.shards) for rack, one in each]}
+        if own not in racks:
+            return {}
+        owners = [
+            (owner.rank, shard, list(self._reach(owner)), owner.number)
+            for owner in owners_of(view)
+            for shard in range(owner.shards)
+        ]
+        least = least_segment(slowest_card(view))
+        return {"own": (own, list(racks[own].ranks)), "owners": owners, "least_segment": least}
 
     def fail(self, error: BytePSLikeError) -> None:
         """Tells all workers of this epoch that the job has failed, and why."""
@@ -60,7 +96,8 @@ class NativeServer:
         """Counters of each shard.
 
         Bytes of `memory`; `keys`, `rounds`, `open_rounds`, `links`; frames and payload each way; bytes `referenced`
-        in shared memory, `repeated` after broken links, and of `encoded` contributions that were summed.
+        in shared memory, `repeated` after broken links, and of `encoded` contributions that were summed; of an
+        aggregator those of sums that have gone on (`relayed_up`), and of their results (`relayed_down`).
         """
         return [dict(shard) for shard in self._core.stats()]
 

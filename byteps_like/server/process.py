@@ -20,8 +20,8 @@ from byteps_like.control.calls.client import ControlClient, decline
 from byteps_like.control.hosts.address import own_host
 from byteps_like.control.hosts.card import CardMeter, link_gbps, open_meter
 from byteps_like.control.hosts.member import own_member
-from byteps_like.control.hosts.rdma import rdma_listen_url
-from byteps_like.control.hosts.routes import default_shards, listen_urls
+from byteps_like.control.hosts.rdma import rdma_listen_url, server_urls
+from byteps_like.control.hosts.routes import default_shards, host_id, listen_urls
 from byteps_like.control.types import EventKind, MemberRole, View, WatchEvent
 from byteps_like.errors import BytePSLikeError, ConfigError, ShutdownError
 from byteps_like.limits import raise_open_files
@@ -91,6 +91,8 @@ def native_store(config: Config, secret: bytes, urls: list[str], shards: int, no
         memory_limit=limit,
         segment_bytes=config.segment_bytes,
         kernel_queue_bytes=config.kernel_queue_bytes,
+        credit_bytes=config.credit_bytes,
+        reach=lambda server: server_urls(config, server, host_id()),
         on_event=notify,
     )
 

@@ -77,6 +77,7 @@ class FrameType(IntEnum):
     CUT = 28
     CALL = 29
     STATE = 31
+    OWNER = 34
 
 
 _REFERABLE = frozenset({FrameType.PUSH, FrameType.RESULT})

@@ -80,12 +80,13 @@ Status Channel::Connect(Deadline deadline) {
 
 // One try after the other until the deadline: a server may be restarting its listener.
 Result<std::unique_ptr<Stream>> Channel::Dial(Deadline deadline) {
-  const Introduction who{{Role::kWorker, context_.options.member}, {Role::kServer, address_.member}, address_.shard};
+  const EngineOptions& own = context_.options;
+  const Introduction who{{own.role, own.member}, {Role::kServer, address_.member}, address_.shard, own.shard};
   for (auto pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
     auto stream = byteps_like::Connect(address_.urls[url_], std::min(deadline, Clock::now() + kOneTry));
     Status status = stream.status();
     if (stream.ok()) {
-      const Meeting met = Meet(**stream, context_.options.credentials, who, std::min(deadline, Clock::now() + kOneTry));
+      const Meeting met = Meet(**stream, own.credentials, who, std::min(deadline, Clock::now() + kOneTry));
       status = met.status;
       if (status.ok()) return stream;
       if (status.code() == Code::kRefused && met.certain) return status;
@@ -101,6 +102,7 @@ void Channel::Start() { Install(std::move(first_stream_)); }
 void Channel::Install(std::unique_ptr<Stream> stream) {
   shared_regions_.clear();
   named_codecs_.clear();
+  for (const auto& [key, part] : parts_) part->told_owner = false;
   std::erase_if(control_, [](const Header& one) { return one.type != FrameType::kForget; });
   placed_before_ = counters_.payload_placed;
   stream->LimitQueue(context_.options.kernel_queue_bytes);
@@ -178,6 +180,12 @@ void Channel::GiveUp(const Operation& operation) {
     Part& part = *in_flight_[i];
     if (OperationOf(part) == &operation) Finish(part, operation.given_up);
   }
+  Announce();
+}
+
+void Channel::GiveUp(Part& part, const Status& why) {
+  if (link_) link_->Keep();
+  Finish(part, why);
   Announce();
 }
 

@@ -36,10 +36,12 @@ class Channel : private LinkHandler {
   void Start();
   void Enqueue(Part& part);
   void Abort(const Status& why);            // every part in flight ends with this, the link is closed
+  void Grown(Part& part);                   // in flight: more of its contribution is there
   void GiveUp(const Operation& operation);  // its parts in flight here end with its `given_up`
-  void Forget(const Part& part);            // which is not in flight, and will not be again
-  void Withdraw(uint32_t region);           // which is gone
-  void Goodbye();                           // tells the server; parts in flight end with the link, once that is sent
+  void GiveUp(Part& part, const Status& why);
+  void Forget(const Part& part);   // which is not in flight, and will not be again
+  void Withdraw(uint32_t region);  // which is gone
+  void Goodbye();                  // tells the server; parts in flight end with the link, once that is sent
   bool closed() const { return link_ == nullptr; }
   bool busy() const { return !in_flight_.empty() || kept_.busy(); }
   KeptKeys& kept() { return kept_; }               // the values that its shard keeps
@@ -87,6 +89,7 @@ class Channel : private LinkHandler {
   bool NextPush(Outgoing& next);
   void OnKept(Link& link, const Header& header, const std::byte* payload);
   bool NameCodec(uint32_t number, Outgoing& next);
+  bool NameOwner(Part& part, Outgoing& next);
   enum class Way { kReferred, kWaits, kStreamed };
   Way ByReference(Part& part, Outgoing& next);
   bool NextSegment(Part& part, Outgoing& next);
@@ -112,7 +115,6 @@ class Channel : private LinkHandler {
   void FinishAll(const Status& status);
   Header HeaderFor(const Part& part, FrameType type) const;
   void OfferLanding(const Part& part);
-  bool Contributes(const Part& part) const;
   size_t SegmentOf(const Part& part) const;
   bool HasCredit(const Part& part);
   bool IsInStep();

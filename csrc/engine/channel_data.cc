@@ -30,6 +30,12 @@ uint32_t CountedAtLeast(const Part& part) {
   return part.coding->merges() ? kPayloadHeader + 1 : part.total;
 }
 
+// Of the part of its contribution that is there.
+uint32_t Unsent(const Part& part) {
+  const uint32_t there = part.total - part.pending;
+  return there > part.sent ? there - part.sent : 0;
+}
+
 // Where its result goes. Of an encoded one the length is not known yet: it may take all of it.
 PooledBuffer LandingOf(const Part& part) {
   return part.encoded ? part.coding->landing() : PooledBuffer{part.address, part.total};
@@ -116,6 +122,8 @@ Header Channel::HeaderFor(const Part& part, FrameType type) const {
   if (part.encoded && type != FrameType::kForget) {
     header.flags |= kEncoded;
     header.aux = part.coding->number;
+  } else if (type == FrameType::kPush) {
+    header.aux = part.absentees;
   }
   return header;
 }
@@ -155,6 +163,17 @@ bool Channel::NameCodec(uint32_t number, Outgoing& next) {
   return true;
 }
 
+// Before the first push of this link, to an aggregator: where its sum goes.
+bool Channel::NameOwner(Part& part, Outgoing& next) {
+  if (part.owner.none() || part.told_owner) return false;
+  part.told_owner = true;
+  next.header = HeaderFor(part, FrameType::kOwner);
+  next.header.total = 0;
+  next.header.root = part.owner.server;
+  next.header.aux = part.owner.shard;
+  return true;
+}
+
 // Credit keeps the links of one worker, and the workers of one job, in step: one that is this far ahead waits, and
 // leaves the wire to the bytes that the others are waiting for.
 bool Channel::HasCredit(const Part& part) {
@@ -174,7 +193,7 @@ bool Channel::HasCredit(const Part& part) {
 int64_t Channel::AheadFrom(int32_t priority) const {
   int64_t ahead = 0;
   for (const Part* const part : in_flight_)
-    if (part->streamed && part->priority >= priority && Contributes(*part)) ahead += part->sent - Returned(*part);
+    if (part->streamed && part->priority >= priority && part->brings) ahead += part->sent - Returned(*part);
   return ahead;
 }
 
@@ -192,10 +211,6 @@ size_t Channel::SegmentOf(const Part& part) const {
   const size_t least = context_.options.least_segment, unit = std::min(least, kSegmentUnit);
   const size_t even = part.total / kSegmentsPerPart / unit * unit;
   return link_->Filling(std::min(context_.segment_bytes.load(), std::max(even, least)));
-}
-
-bool Channel::Contributes(const Part& part) const {
-  return part.op != Op::kBroadcast || part.root == context_.standing().rank;
 }
 
 Part* Channel::Next() {
@@ -234,6 +249,7 @@ void Channel::LetGo() {
 bool Channel::NextPush(Outgoing& next) {
   Part* const first = Next();
   if (first == nullptr) return false;
+  if (NameOwner(*first, next)) return true;
   if (Excuse(*first, next)) return true;
   if (const Way way = ByReference(*first, next); way != Way::kStreamed) return way == Way::kReferred;
   return NextSegment(*first, next);
@@ -246,21 +262,25 @@ bool Channel::NextSegment(Part& part, Outgoing& next) {
   if (!part.begun) OfferLanding(part);
   if (Tracing()) TraceFirst(part);
   next.header = HeaderFor(part, FrameType::kPush);
-  if (!Contributes(part)) {
+  if (!part.brings) {
     part.sent = part.total;  // takes part, has nothing to say
   } else {
     next.header.offset = part.sent;
-    next.header.length = static_cast<uint32_t>(std::min<size_t>(part.total - part.sent, SegmentOf(part)));
+    next.header.length = static_cast<uint32_t>(std::min<size_t>(Unsent(part), SegmentOf(part)));
     next.payload = part.address + part.sent;
     part.sent += next.header.length;
     ahead_ += next.header.length;
     context_.in_step.Sent(index_, next.header.length);
   }
   part.begun = true;
-  if (part.sent == part.total) Dequeue();
+  if (Unsent(part) == 0) Dequeue();
   Announce();
   owner_.LetGo();
   return true;
+}
+
+void Channel::Grown(Part& part) {
+  if (!part.resuming && Unsent(part) > 0) Queue(part);
 }
 
 // Through memory that the server maps, where there is some.
@@ -290,7 +310,7 @@ bool Channel::Share(Part& part, Outgoing& next) {
   part.bounce = owner_.bounces().Take(part.total);
   if (part.bounce.memory == nullptr) return false;
   lacks_room_ = false;
-  if (!Contributes(part)) return true;
+  if (!part.brings) return true;
   std::memcpy(part.bounce.data, part.address, part.total);
   next.copied = part.total;
   bounced_ += part.total;
@@ -481,12 +501,11 @@ void Channel::OnKept(Link& link, const Header& header, const std::byte* payload)
 void Channel::OnResult(Part& part, const Header& header) {
   if (Tracing() && part.traced.landed == 0) part.traced.landed = TraceClock();
   const bool in_place = (header.flags & (kByReference | kAbsent)) != 0;
-  if ((header.flags & kMovable) != 0 && part.offset == 0 && part.operation) part.operation->moves = true;
   if (part.encoded) part.expected = header.total;
   if (!in_place && header.offset == part.landed) {
     const int64_t before = Returned(part);
     part.landed += header.length;
-    if (Contributes(part)) ahead_ -= Returned(part) - before;
+    if (part.brings) ahead_ -= Returned(part) - before;
     if (ahead_ <= static_cast<int64_t>(context_.credit_bytes.load())) lent_ = 0;  // in step again
     last_landing_ = Clock::now();
   }
@@ -495,6 +514,7 @@ void Channel::OnResult(Part& part, const Header& header) {
     std::memcpy(part.address, part.bounce.data, part.total);
     bounced_ += part.total;
   }
+  owner_.Arrived(part, header);
   if (in_place || part.landed == part.expected) Finish(part, Status());
   if (link_ && !queue_.empty()) link_->Kick();
 }
@@ -505,16 +525,16 @@ void Channel::OnResumed(Part& part, const Header& header) {
     return owner_.FailOnLoop(Status(Code::kPeerLost, name() + " has lost the sums of rounds in flight"));
   part.resuming = false;
   const auto counted = static_cast<uint32_t>(std::min<uint64_t>(header.offset, part.total));
-  if (Contributes(part)) ahead_ += static_cast<int64_t>(counted) - part.sent;
+  if (part.brings) ahead_ += static_cast<int64_t>(counted) - part.sent;
   part.sent = counted;
-  if (part.sent < part.total) Queue(part);
+  if (Unsent(part) > 0) Queue(part);
 }
 
 void Channel::Finish(Part& part, const Status& status) {
   in_flight_.back()->slot = part.slot;
   std::swap(in_flight_[part.slot], in_flight_.back());
   in_flight_.pop_back();
-  if (part.streamed && Contributes(part)) ahead_ -= part.sent - Returned(part);
+  if (part.streamed && part.brings) ahead_ -= part.sent - Returned(part);
   LeaveBounce(part, status);
   part.streamed = part.begun = part.queued = false;
   if (Tracing() && status.ok() && !part.absent) TraceStage(TraceKind::kReceived, part, part.traced.landed);
@@ -530,7 +550,7 @@ void Channel::TraceStage(TraceKind kind, const Part& part, int64_t begin) const 
                      .bytes = part.total,
                      .round = part.round,
                      .priority = part.priority,
-                     .member = context_.standing().rank,
+                     .member = context_.traced(),
                      .peer = kTraceServers + address_.server});
 }
 
@@ -542,7 +562,7 @@ void Channel::TraceReady(const Part& part) const {
          .bytes = part.total,
          .round = part.round,
          .priority = part.priority,
-         .member = context_.standing().rank});
+         .member = context_.traced()});
 }
 
 void Channel::TraceFirst(Part& part) const {

@@ -21,7 +21,7 @@ constexpr double kPerRank = 0.01;  // seconds to connect to a shard, beyond the 
 }  // namespace
 
 Engine::Engine(EngineOptions options)
-    : context_(std::move(options)), silence_(context_, channels_, *this, [this] { return WatchStager(); }) {
+    : context_(std::move(options), loop_), silence_(context_, channels_, *this, [this] { return WatchStager(); }) {
   StartWatching();
 }
 
@@ -193,6 +193,7 @@ Result<std::shared_ptr<Operation>> Engine::SubmitFrom(const Request& request, Us
       part.address = request.address + part.offset;
       part.op = request.op;
       part.root = request.root;
+      part.brings = request.op != Op::kBroadcast || request.root == context_.standing().rank;
       part.priority = request.priority;
       part.movable = request.movable;
       part.traced = {Tracing() ? TraceClock() : 0, 0, 0};
@@ -237,6 +238,10 @@ void Engine::Drain() {
   }
   if (!failure.ok())
     for (auto& channel : channels_) channel->Abort(failure);
+}
+
+void Engine::Arrived(Part& part, const Header& result) {
+  if ((result.flags & kMovable) != 0 && part.offset == 0 && part.operation) part.operation->moves = true;
 }
 
 void Engine::Landed(Part& part, const Status& status) {

@@ -214,6 +214,7 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   Status ConnectAll();
   Clock::duration Patience() const;  // to connect to one shard
   void Drain();
+  void Arrived(Part& part, const Header& result) override;
   void Landed(Part& part, const Status& status) override;  // to its next stage, if it has one
   void Returned(Part& part, const Status& status) override;
   void Done(Part& part, const Status& status) override;
@@ -253,6 +254,7 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   void OnChannelClosed() override;
   void LetGo() override;
 
+  EventLoop loop_;
   EngineContext context_;
   std::mutex reserving_;  // before mutex_
   std::vector<std::unique_ptr<Channel>> channels_;

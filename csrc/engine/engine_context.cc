@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "csrc/base/trace.h"
+
 namespace byteps_like {
 namespace {
 
@@ -14,11 +16,20 @@ size_t Fitting(size_t segment) {
 
 }  // namespace
 
-EngineContext::EngineContext(EngineOptions with)
+EngineContext::EngineContext(EngineOptions with, EventLoop& on)
     : options(std::move(with)),
       now(options.standing),
       credit_bytes(options.credit_bytes),
-      segment_bytes(Fitting(options.segment_bytes)) {}
+      segment_bytes(Fitting(options.segment_bytes)),
+      loop(on) {}
+
+std::string EngineContext::name() const {
+  return (options.role == Role::kServer ? "server " : "rank ") + std::to_string(standing().rank);
+}
+
+uint32_t EngineContext::traced() const {
+  return options.role == Role::kServer ? kTraceServers + standing().rank : standing().rank;
+}
 
 void EngineContext::SetSegment(size_t bytes) { segment_bytes = Fitting(bytes); }
 

@@ -31,6 +31,8 @@ struct alignas(2 * sizeof(uint32_t)) Standing {
 struct EngineOptions {
   Credentials credentials;
   Standing standing;           // in the first view
+  Role role = Role::kWorker;   // of this process; a server has relays (server/relay), which dial other servers
+  uint32_t shard = 0;          // whose relay it is
   uint32_t member = 0;         // this process's member number
   uint32_t local_workers = 1;  // on this host, with this one
   size_t segment_bytes = kDefaultSegment;
@@ -59,16 +61,19 @@ struct ShardAddress {
 static_assert(std::atomic<Standing>::is_always_lock_free);
 
 struct EngineContext {
-  explicit EngineContext(EngineOptions with);
+  // The loop lives longer.
+  EngineContext(EngineOptions with, EventLoop& on);
   void SetSegment(size_t bytes);  // rounded so that it never splits an element
 
   // In the view in force: for one round, or one message. Any thread.
   Standing standing() const { return now.load(std::memory_order_relaxed); }
+  std::string name() const;  // of this process in texts: "rank 3"
+  uint32_t traced() const;   // and in the timeline
 
   const EngineOptions options;
   std::atomic<Standing> now;
   std::atomic<size_t> credit_bytes, segment_bytes;  // in force now
-  EventLoop loop;
+  EventLoop& loop;
   InStep in_step;  // links by index of their channel; the I/O thread's once that runs
 };
 
@@ -76,6 +81,7 @@ struct EngineContext {
 class ChannelOwner : public KeepSink {
  public:
   virtual void FailOnLoop(const Status& why) = 0;                        // ends the job here: every channel is aborted
+  virtual void Arrived(Part& part, const Header& result) = 0;            // the next of its result, as far as it landed
   virtual void Landed(Part& part, const Status& status) = 0;             // its round on the wire is over, or failed
   virtual void OnChannelClosed() = 0;                                    // by Channel::Goodbye
   virtual void LetGo() = 0;                                              // of channels held back, and in step now

@@ -31,11 +31,19 @@ struct Operation : std::enable_shared_from_this<Operation> {  // so that owners 
   bool done() const { return remaining.load() == 0; }
 };
 
+// One shard among all servers.
+struct ShardNumber {
+  static constexpr uint32_t kNone = ~0u;
+  uint32_t server = kNone, shard = 0;
+  bool none() const { return server == kNone; }
+  bool operator==(const ShardNumber&) const = default;
+};
+
 // In the keys of preludes, which are rounds of their own; never in those of tensors.
 inline constexpr uint64_t kPreludeKey = uint64_t{1} << 63;
 
-// Fixed at Declare: key, offset, bytes, channel, absent, coding (and without a codec total, dtype). Set by Submit or a
-// codec thread, before the I/O thread sees the part: the request. The rest belongs to the I/O thread.
+// Fixed at Declare: key, offset, bytes, channel, absent, owner, coding (and without a codec total, dtype). Set by
+// Submit or a codec thread, before the I/O thread sees the part: the request. The rest belongs to the I/O thread.
 struct Part {
   uint64_t key = 0;
   uint64_t offset = 0;
@@ -43,6 +51,7 @@ struct Part {
   uint32_t weight = 0;  // the most that a round of it sends
   Channel* channel = nullptr;
   bool absent = false;         // this rank takes part in its rounds, brings nothing and wants nothing
+  ShardNumber owner;           // of its sums, if that is another shard than the channel's: an aggregator hears of it
   Coding* coding = nullptr;    // its codec's; nullptr: there is none
   Staging* staging = nullptr;  // of tensors that have come from a GPU; nullptr: it has not
 
@@ -54,21 +63,25 @@ struct Part {
   std::byte* address = nullptr;          // of `total` bytes, and of the result
   Op op = Op::kSum;
   uint32_t root = 0;
+  bool brings = true;  // bytes, and not only a word: else it takes part in a broadcast of another rank's
   int32_t priority = 0;
   bool movable = false;
+  uint32_t absentees = 0;  // of the ranks for which it is pushed: those that bring nothing
 
   uint64_t order = 0;
   uint32_t round = 0;
-  uint32_t sent = 0;      // prefix of the contribution handed to the link
-  uint32_t landed = 0;    // prefix of the result that is in place
-  uint32_t expected = 0;  // bytes of the result; encoded: 0 until its first frame
-  size_t slot = 0;        // index among its channel's parts in flight
-  bool queued = false;    // in its channel's queue
-  uint32_t waiting = 0;   // places that it has in there, of which the queue passes over all but one
-  bool begun = false;     // its first frame went out
-  bool resuming = false;  // waits for kResumed on a new link
-  bool streamed = false;  // its bytes go over the link: not by reference
-  Bounce bounce;          // the shared memory by way of which it goes; none: its own is shared, or it is streamed
+  uint32_t pending = 0;     // bytes at its end that are not there yet: Channel::Grown will tell
+  uint32_t sent = 0;        // prefix of the contribution handed to the link
+  uint32_t landed = 0;      // prefix of the result that is in place
+  uint32_t expected = 0;    // bytes of the result; encoded: 0 until its first frame
+  size_t slot = 0;          // index among its channel's parts in flight
+  bool queued = false;      // in its channel's queue
+  uint32_t waiting = 0;     // places that it has in there, of which the queue passes over all but one
+  bool told_owner = false;  // by the present link
+  bool begun = false;       // its first frame went out
+  bool resuming = false;    // waits for kResumed on a new link
+  bool streamed = false;    // its bytes go over the link: not by reference
+  Bounce bounce;            // the shared memory by way of which it goes; none: its own is shared, or it is streamed
 
   struct {
     int64_t ready = 0, sent = 0, landed = 0;  // TraceClock: submitted, first frame out, first bytes in

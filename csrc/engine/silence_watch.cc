@@ -34,8 +34,8 @@ void SilenceWatch::Look() {
 Status SilenceWatch::Judge(Channel& channel) {
   const EngineOptions& options = context_.options;
   const std::chrono::duration<double> silence = Clock::now() - channel.last_heard();
-  const std::string text = "rank " + std::to_string(context_.standing().rank) + " has heard nothing from " +
-                           channel.name() + " for " + std::to_string(static_cast<int>(silence.count())) + " s";
+  const std::string text = context_.name() + " has heard nothing from " + channel.name() + " for " +
+                           std::to_string(static_cast<int>(silence.count())) + " s";
   // Half a warning period of grace: the server's own, better informed, report comes first.
   if (silence.count() >= options.stall_timeout + options.stall_warning / 2) return Status(Code::kStalled, text);
   const auto warnings = static_cast<uint32_t>(silence.count() / (1.5 * options.stall_warning));

@@ -84,6 +84,7 @@ uint32_t TensorTable::Add(DType dtype, const std::vector<PartitionSpec>& partiti
     part->dtype = dtype;
     part->channel = channels.at(spec.channel).get();
     part->absent = spec.absent;
+    part->owner = spec.owner;
     tensors_[id].parts.push_back(std::move(part));
   }
   return id;

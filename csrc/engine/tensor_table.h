@@ -22,6 +22,7 @@ struct PartitionSpec {
   uint32_t bytes = 0;
   uint32_t channel = 0;  // index of its ShardAddress
   bool absent = false;   // other ranks bring it and get its result: this one only takes part, so that rounds are whole
+  ShardNumber owner = {};  // of the sum, where the channel leads to an aggregator
 };
 
 struct DeclaredTensor {

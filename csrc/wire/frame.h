@@ -70,9 +70,10 @@ enum class FrameType : uint8_t {
                 // `round`th that this rank asks this shard for; aux = partitions of each here, total = of each in
                 // all. server -> worker: what has come of it; aux = Code
   kState = 31,  // what a key keeps is read, or replaced
+  kOwner = 34,  // worker -> aggregator: sums of `key` go on to shard `aux` of server `root`
 };
-inline constexpr uint8_t kFrameTypeCount = 32;
-inline constexpr uint8_t kUnassigned[] = {27, 30};  // below that
+inline constexpr uint8_t kFrameTypeCount = 35;
+inline constexpr uint8_t kUnassigned[] = {27, 30, 32, 33};  // below that
 
 enum FrameFlag : uint8_t {
   kByReference = 1,  // the payload lies in shared memory: region `aux`, from byte `offset`, `total` bytes
@@ -113,9 +114,11 @@ struct Header {
   uint32_t length = 0;   // bytes of payload behind this header
   uint32_t total = 0;    // bytes of the whole partition
   uint32_t payload_crc = 0;
-  uint32_t aux = 0;   // region id (by reference, kRegion), codec (encoded, kCodec) or Code (kError, kGoodbye)
+  uint32_t aux = 0;   // region id (by reference, kRegion), codec (encoded, kCodec), Code (kError, kGoodbye), or, in
+                      // another PUSH of an aggregator, how many of its ranks bring nothing
   uint32_t root = 0;  // rank whose bytes a kBroadcast hands out
-  uint32_t rank = 0;  // of `member` in the receiver's world, which fills it in: not on the wire
+  uint32_t rank = 0;  // of `member` in the receiver's world (its seat, if that is no worker), which fills it in: not on
+                      // the wire
 };
 
 // Writes 64 bytes, the checksum of the first 60 last.
@@ -132,7 +135,7 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
 //   PULL                      length == 0, offset <= total
 //   RESUME, RESUMED           length == 0, offset <= total; encoded RESUME: offset <= kMaxPartition, since its result
 //                             may be larger than the payload
-//   REGION, GOODBYE, FORGET, OPENED, NACK   length == 0
+//   REGION, GOODBYE, FORGET, OPENED, NACK, OWNER   length == 0
 //   APPLIED                   length <= kMaxRanks
 //   ERROR, WARNING, CODEC     length <= kMaxText; offset and total mean nothing
 //   SPEC, CALL                length <= kMaxText

@@ -78,6 +78,7 @@ struct PolicyRow {
 struct KeyPolicy {
   const PolicyRow& row;
   Update* update = nullptr;  // the key's, if the row has one
+  bool relayed = false;      // the sum is passed on, and the result comes from where it goes
 };
 
 }  // namespace byteps_like

@@ -14,8 +14,8 @@ constexpr uint32_t kBlock = 32u << 10;      // bytes summed and copied out toget
 
 }  // namespace
 
-void DenseRound::Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size) {
-  Round::Begin(first, terms, policy, world_size);
+void DenseRound::Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, const Seats& seats) {
+  Round::Begin(first, terms, policy, seats);
   total_ = terms.total;
   work_ = terms.op == Op::kBroadcast ? DType::kUInt8 : terms.dtype;
   filled_ = waiting_ = {};
@@ -27,7 +27,7 @@ void DenseRound::Begin(const Header& first, const Terms& terms, const KeyPolicy&
 size_t DenseRound::Widened(uint32_t bytes) const { return bytes / SizeOf(work_) * SizeOf(AccumulatorOf(work_)); }
 
 Status DenseRound::Reserve(const Header& push) {
-  if ((push.flags & kAbsent) != 0 || ((push.flags & kByReference) != 0 && update_ == nullptr)) return {};
+  if ((push.flags & kAbsent) != 0 || ((push.flags & kByReference) != 0 && update_ == nullptr && !relayed_)) return {};
   const auto grow = [this](ShardBuffer& buffer, size_t bytes) {
     if (buffer.size() >= bytes) return true;
     buffer.Release();
@@ -112,33 +112,49 @@ void DenseRound::AddAside(uint32_t to) {
 uint32_t DenseRound::Ready() const {
   if (begun_ < least_) return 0;
   uint32_t ready = total_;
-  for (const Contribution& contribution : ranks_) ready = std::min(ready, contribution.counted);
+  for (const Contribution& contribution : ranks_)
+    if (contribution.begun) ready = std::min(ready, contribution.counted);
   return ready;
 }
 
 Result<bool> DenseRound::Advance() {
   const uint32_t ready = Ready();
-  if (ready <= complete_) return false;
-  if (absent_ == ranks_.size()) return Status(Code::kMismatch, "no rank contributes: all are absent");
+  if (ready <= summed_) return false;
+  if (!relayed_ && !has_present()) return Status(Code::kMismatch, "no rank contributes: all are absent");
   if (update_ != nullptr) {
     if (ready < total_) return false;
     if (Status finished = FinishWhole(); !finished.ok()) return finished;
-  } else if (references_ + absent_ == ranks_.size()) {
-    FinishReferences(complete_, ready);
-  } else {
-    for (uint32_t from = complete_; from < ready; from += kBlock) {
-      const uint32_t to = std::min(from + kBlock, ready);
-      Finish(from, to);
-      ReturnReferences(from, to);
-    }
+  } else if (has_present()) {
+    Sum(summed_, ready);
   }
-  complete_ = ready;
-  if (finished()) {
-    aside_.Release();
-    LetGoOfReferences();
-  }
+  summed_ = ready;
+  if (!relayed_) Complete(ready);
   Touch();
   return true;
+}
+
+void DenseRound::Sum(uint32_t from, uint32_t to) {
+  if (!relayed_ && at_once_ == contributions_) return FinishReferences(from, to);
+  for (uint32_t begin = from; begin < to; begin += kBlock) {
+    const uint32_t end = std::min(begin + kBlock, to);
+    Finish(begin, end);
+    if (!relayed_) ReturnReferences(begin, end);
+  }
+}
+
+void DenseRound::Complete(uint32_t until) {
+  complete_ = until;
+  if (!finished()) return;
+  aside_.Release();
+  LetGoOfReferences();
+}
+
+void DenseRound::Answer(uint32_t until, bool movable) {
+  Round::Answer(until, movable);
+  if (until <= complete_) return;
+  ReturnReferences(complete_, until);
+  Complete(until);
+  Touch();
 }
 
 // An update sees the whole sum before anyone reads it.
@@ -150,7 +166,7 @@ Status DenseRound::FinishWhole() {
 }
 
 uint32_t DenseRound::Divisor() const {
-  return terms().op == Op::kAverage ? static_cast<uint32_t>(ranks_.size()) - absent_ : 1;
+  return terms().op == Op::kAverage && !relayed_ ? seats_->counting() - absent_ : 1;
 }
 
 std::span<std::byte> DenseRound::Lendable() {
@@ -174,7 +190,7 @@ void DenseRound::FinishReferences(uint32_t from, uint32_t to) {
   sources_.clear();
   destinations_.clear();
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-    if (ranks_[rank].absent) continue;
+    if (ranks_[rank].reference == nullptr) continue;  // absent, or has another seat
     std::byte* const memory = ranks_[rank].reference.get() + from;
     if (Brings(rank)) sources_.push_back(memory);
     if (terms().op != Op::kBroadcast || !Brings(rank)) destinations_.push_back(memory);

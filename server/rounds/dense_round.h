@@ -18,7 +18,7 @@ class DenseRound final : public Round {
  public:
   DenseRound(uint64_t /*key*/, ShardMemory& memory) : memory_(memory) {}  // which lives longer
 
-  void Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size) override;
+  void Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, const Seats& seats) override;
   Status Reserve(const Header& push) override;
   // nullptr: someone else's bytes are being received there, the range is partly summed, the type is widened, or nothing
   // of this rank counts.
@@ -28,6 +28,8 @@ class DenseRound final : public Round {
   Status Land(const Link& link, const Header& push, const std::byte* payload) override;
   Result<bool> Advance() override;
   const std::byte* result() const override { return widened() ? result_.data() : sum(); }
+  std::byte* Relayed() override { return const_cast<std::byte*>(result()); }
+  void Answer(uint32_t until, bool movable) override;
   std::span<std::byte> Lendable() override;
   uint32_t came_first() const override { return first_; }
   void Lend(uint32_t rank) override;
@@ -43,7 +45,9 @@ class DenseRound final : public Round {
   void Add(std::byte* to, Extent& filled, uint32_t offset, const std::byte* payload, uint32_t length);
   void AddAside(uint32_t to);
   uint32_t Ready() const;
+  void Sum(uint32_t from, uint32_t to);
   void Finish(uint32_t from, uint32_t to);
+  void Complete(uint32_t until);
   Status FinishWhole();
   void FinishReferences(uint32_t from, uint32_t to);
   void ReturnReferences(uint32_t from, uint32_t to);

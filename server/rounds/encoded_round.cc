@@ -2,8 +2,8 @@
 
 namespace byteps_like {
 
-void EncodedRound::Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size) {
-  PayloadRound::Begin(first, terms, policy, world_size);
+void EncodedRound::Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, const Seats& seats) {
+  PayloadRound::Begin(first, terms, policy, seats);
   summed_ = 0;
 }
 

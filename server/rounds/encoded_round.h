@@ -11,7 +11,7 @@ class EncodedRound final : public PayloadRound {
  public:
   EncodedRound(uint64_t key, ShardMemory& memory) : PayloadRound(memory), key_(key) {}  // memory: lives longer
 
-  void Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size) override;
+  void Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, const Seats& seats) override;
   Result<bool> Advance() override;
 
  private:

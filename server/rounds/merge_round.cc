@@ -10,9 +10,9 @@ constexpr uint32_t kLeastPiece = 16 << 10;
 
 }  // namespace
 
-void MergeRound::Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size) {
-  PayloadRound::Begin(first, terms, policy, world_size);
-  cursors_.assign(world_size, MergeCursor{});
+void MergeRound::Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, const Seats& seats) {
+  PayloadRound::Begin(first, terms, policy, seats);
+  cursors_.assign(seats.ranks(), MergeCursor{});
   joined_ = 0;
   emitted_ = {};
 }
@@ -58,7 +58,7 @@ Result<bool> MergeRound::Advance() {
 
 Status MergeRound::OpenSum() {
   const uint32_t bytes = codec().ResultBytes(numel_, sum_.data());
-  const auto count = static_cast<uint32_t>(ranks_.size());
+  const auto count = seats_->ranks();
   if (Status opened = OpenResult(bytes, count); !opened.ok()) return opened;
   emitted_ = codec().EmitIndex(numel_, sum_.data(), ResultBody());
   total_ = kPayloadHeader + bytes;

@@ -18,7 +18,7 @@ class MergeRound final : public PayloadRound {
  public:
   MergeRound(uint64_t /*key*/, ShardMemory& memory) : PayloadRound(memory) {}
 
-  void Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size) override;
+  void Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, const Seats& seats) override;
   Result<bool> Advance() override;
 
  private:

@@ -14,10 +14,10 @@ Status PayloadRound::Nonsense(uint32_t rank, const std::string& why) {
   return Status(Code::kCorrupt, "rank " + std::to_string(rank) + " sent a payload that makes no sense: " + why);
 }
 
-void PayloadRound::Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size) {
-  Round::Begin(first, terms, policy, world_size);
+void PayloadRound::Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, const Seats& seats) {
+  Round::Begin(first, terms, policy, seats);
   codec_ = terms.codec;
-  payloads_.resize(world_size);
+  payloads_.resize(seats.ranks());
   numel_ = 0;
 }
 
@@ -72,7 +72,8 @@ Status PayloadRound::CheckHeader(uint32_t rank, Bytes payload) {
   if (header->numel != numel_)
     return Status(Code::kMismatch, "the ranks disagree: rank " + std::to_string(rank) + " sent " +
                                        std::to_string(header->numel) + " elements encoded by " + codec_->text +
-                                       ", but " + JoinRanks({opener_}) + " sent " + std::to_string(numel_));
+                                       ", but " + "rank " + std::to_string(opener_) + " sent " +
+                                       std::to_string(numel_));
   if (ranks_[rank].total - kPayloadHeader <= plan_.payload) return {};
   return Nonsense(rank, std::to_string(ranks_[rank].total - kPayloadHeader) + " bytes are more than " +
                             codec_->codec->spec() + " makes of " + std::to_string(numel_) + " elements");

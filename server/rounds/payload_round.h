@@ -18,7 +18,7 @@ class PayloadRound : public Round {
  public:
   explicit PayloadRound(ShardMemory& memory) : memory_(memory) {}  // which lives longer
 
-  void Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size) override;
+  void Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, const Seats& seats) override;
   void Release() override;
   // Also kCorrupt: the rank has changed the length of its payload.
   Status Reserve(const Header& push) final;

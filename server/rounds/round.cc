@@ -7,12 +7,6 @@
 
 namespace byteps_like {
 
-std::string JoinRanks(const std::vector<uint32_t>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
-  return text;
-}
-
 Terms TermsOf(const Header& push, const ServerCodec* codec) {
   return {.dtype = push.dtype,
           .op = push.op,
@@ -28,16 +22,19 @@ std::string Describe(const Terms& terms) {
   return text + " of " + std::to_string(terms.total) + " bytes of " + NameOf(terms.dtype);
 }
 
-void Round::Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size) {
+void Round::Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, const Seats& seats) {
   active_ = true;
   number_ = first.round;
   terms_ = terms;
   opened_by_ = first.rank;
   priority_ = first.priority;
   movable_ = true;
-  total_ = complete_ = begun_ = references_ = absent_ = segment_ = 0;
-  ranks_.assign(world_size, Contribution{});
-  least_ = policy.row.quorum->Least(world_size);
+  seats_ = &seats;
+  relayed_ = policy.relayed;
+  total_ = complete_ = summed_ = begun_ = contributions_ = at_once_ = references_ = absent_ = 0;
+  segment_ = acknowledged_ = 0;
+  ranks_.assign(seats.size(), Contribution{});
+  least_ = policy.row.quorum->Least(seats.counting());
   source_ = policy.row.quorum->Source(terms);
   read_ = policy.row.read;
   update_ = policy.update;
@@ -72,27 +69,63 @@ std::string Round::Disagreement(const Header& push, const Terms& terms) const {
   std::vector<uint32_t> others;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
     if (ranks_[rank].begun || rank == opened_by_) others.push_back(rank);
-  return "rank " + std::to_string(push.rank) + " sent " + byteps_like::Describe(terms) + ", but " + JoinRanks(others) +
+  return seats_->Name(push.rank) + " sent " + byteps_like::Describe(terms) + ", but " + seats_->Names(others) +
          " sent " + byteps_like::Describe(terms_);
 }
 
 std::string Round::WaitingFor() const {
-  std::vector<uint32_t> missing, present;
-  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) (Has(rank) ? present : missing).push_back(rank);
-  return "waiting for " + JoinRanks(missing) + (present.empty() ? "" : "; have " + JoinRanks(present));
+  std::vector<uint32_t> present;
+  for (uint32_t seat = 0; seat < ranks_.size(); ++seat)
+    if (Has(seat)) present.push_back(seat);
+  const std::vector<uint32_t> missing = Missing();
+  if (missing.empty()) return "waiting for the result";
+  return "waiting for " + seats_->Names(missing) + (present.empty() ? "" : "; have " + seats_->Names(present));
 }
+
+// By the seats from which contributions should come: an aggregator's, where there is one that may bring this kind.
+std::vector<uint32_t> Round::Missing() const {
+  std::vector<uint32_t> missing;
+  for (uint32_t rank = 0; rank < seats_->ranks(); ++rank) {
+    if (seats_->weight(rank) == 0) continue;
+    uint32_t seat = SeatOf(rank);
+    if (seat == kNobody) seat = terms_.codec == nullptr ? seats_->Of(rank).back() : rank;
+    if (!Has(seat) && std::ranges::find(missing, seat) == missing.end()) missing.push_back(seat);
+  }
+  return missing;
+}
+
+uint32_t Round::SeatOf(uint32_t rank) const {
+  for (const uint32_t seat : seats_->Of(rank))
+    if (ranks_[seat].begun) return seat;
+  return kNobody;
+}
+
+uint32_t Round::RivalOf(uint32_t seat) const {
+  for (const uint32_t other : seats_->Beside(seat))
+    if (ranks_[other].begun) return other;
+  return kNobody;
+}
+
+bool Round::BringsAny() const { return source_ == kNobody || seats_->weight(source_) > 0; }
 
 void Round::MarkBegun(Contribution& contribution, uint32_t total) {
   if (contribution.begun) return;
   Touch();
   contribution.begun = true;
   contribution.total = total;
-  ++begun_;
+  ++contributions_;
+  begun_ += seats_->weight(static_cast<uint32_t>(&contribution - ranks_.data()));
+}
+
+bool Round::Acknowledge(uint32_t rank) {
+  if (!std::exchange(ranks_[rank].acknowledged, true)) acknowledged_ += seats_->weight(rank);
+  return acknowledged_ == seats_->counting();
 }
 
 void Round::Refer(uint32_t rank, std::shared_ptr<std::byte> memory) {
   Contribution& contribution = ranks_[rank];
   ++references_;
+  ++at_once_;
   MarkBegun(contribution, total_);
   contribution.referred = true;
   contribution.reference = std::move(memory);
@@ -112,7 +145,8 @@ void Round::Subscribe(uint32_t rank) {
 void Round::Excuse(uint32_t rank) {
   Subscribe(rank);
   ranks_[rank].absent = true;
-  ++absent_;
+  ++at_once_;
+  absent_ += seats_->weight(rank);
 }
 
 void Round::Note(const Header& push) {

@@ -1,8 +1,12 @@
-// One round of one key, and the bookkeeping that all kinds of rounds share: which ranks have begun, how much of each
+// One round of one key, and the bookkeeping that all kinds of rounds share: which seats have begun, how much of each
 // contribution is counted, how much of the result was sent to each, and which have acknowledged it. The kind of round
 // turns contributions into a result: dense_round.h adds arrays while they arrive, encoded_round.h sums a codec's
 // payloads when they are complete, merge_round.h while they arrive. The policy (server/policy/policy.h) decides how
 // many contributions a result needs, what is done with it and which ranks may read it.
+//
+// Where a rank is spoken of, it is one that contributes for itself, or the seat of an aggregator (seats.h). On a shard
+// of an aggregator rounds are relayed: a sum is not the result yet, but goes on to the server that owns the key, whose
+// result takes its place (server/relay/relay.h).
 //
 // Each byte counts exactly once: the counted part of a rank's contribution is a prefix, `counted`, and bytes below it
 // are ignored when they arrive again. Not thread-safe: a round belongs to one shard. Sizes are bytes on the wire.
@@ -19,6 +23,7 @@
 #include "csrc/transport/stream.h"
 #include "csrc/wire/frame.h"
 #include "server/policy/policy.h"
+#include "server/rounds/seats.h"
 
 namespace byteps_like {
 
@@ -62,8 +67,8 @@ class Round {
   Round(const Round&) = delete;
   Round& operator=(const Round&) = delete;
 
-  // Starts a round for `world_size` ranks with the values of the first frame.
-  virtual void Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size);
+  // Starts a round with the values of the first frame. `seats` live longer.
+  virtual void Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, const Seats& seats);
   virtual void Release() { active_ = false; }  // all ranks have their result
 
   bool active() const { return active_; }
@@ -79,7 +84,11 @@ class Round {
   Contribution& of(uint32_t rank) { return ranks_[rank]; }
   std::span<const Contribution> ranks() const { return ranks_; }
   bool Has(uint32_t rank) const { return ranks_[rank].begun && ranks_[rank].counted == ranks_[rank].total; }  // all
-  bool Brings(uint32_t rank) const { return source_ == kNobody || rank == source_; }  // bytes, not only a subscription
+  // Bytes, and not only a subscription.
+  bool Brings(uint32_t rank) const { return source_ == kNobody || seats_->SpeaksFor(rank, source_); }
+  // The seat by which a rank takes part in this round, or a seat that does for some ranks of another: kNobody if none.
+  uint32_t SeatOf(uint32_t rank) const;
+  uint32_t RivalOf(uint32_t seat) const;
   Deadline last_progress() const { return last_progress_; }
   int64_t began = 0;  // TraceClock at Begin; 0 while not recording
 
@@ -93,7 +102,10 @@ class Round {
   // Contributions without bytes of their own here.
   void Refer(uint32_t rank, std::shared_ptr<std::byte> memory);  // the whole contribution, by reference
   void Subscribe(uint32_t rank);                                 // begins; contributes nothing (it doesn't bring any)
-  void Excuse(uint32_t rank);  // begins; contributes nothing, wants nothing, isn't averaged over
+  void Excuse(uint32_t rank);                      // begins; contributes nothing, wants nothing, isn't averaged over
+  void Lack(uint32_t ranks) { absent_ += ranks; }  // so many of those that an aggregator speaks for are absent
+  // The rank has moved on to the next round: it has its result. True: so have all.
+  bool Acknowledge(uint32_t rank);
   // Takes note of a push's header. Results must tell all ranks the same, so none is sent before all ranks have begun.
   void Note(const Header& push);
   bool movable() const { return movable_; }
@@ -114,6 +126,15 @@ class Round {
   virtual Result<bool> Advance() = 0;
   virtual const std::byte* result() const = 0;
 
+  // Of a round that is relayed: how much of its sum is there, and where; its result replaces it, as far as is said
+  // here.
+  uint32_t summed() const { return summed_; }
+  uint32_t absent() const { return absent_; }  // ranks that bring nothing
+  bool has_present() const { return absent_ < seats_->counting(); }
+  bool BringsAny() const;  // whether some rank here brings bytes
+  virtual std::byte* Relayed() { return nullptr; }
+  virtual void Answer(uint32_t /*until*/, bool movable) { movable_ = movable; }
+
   // Of a finished round: the memory into which one rank's link may write its contributions to later rounds like this
   // one by itself (Link::Offer), until it is lent to another; empty if that is not possible. The rank whose bytes came
   // first, and the rank to which it is lent: kNobody if there is none.
@@ -128,17 +149,23 @@ class Round {
   void Touch();              // progress: more bytes than before; repeated ones don't count
 
   uint32_t total_ = 0, complete_ = 0;
+  uint32_t summed_ = 0;  // prefix of the sum that all contributions are in
+  bool relayed_ = false;
   uint32_t least_ = 0;
-  uint32_t begun_ = 0, references_ = 0, absent_ = 0;
-  Update* update_ = nullptr;  // to be applied to the sum, if there is one
-  std::vector<Contribution> ranks_;
+  uint32_t begun_ = 0, absent_ = 0;                            // ranks that were spoken for
+  uint32_t contributions_ = 0, at_once_ = 0, references_ = 0;  // of them, so many
+  const Seats* seats_ = nullptr;
+  Update* update_ = nullptr;         // to be applied to the sum, if there is one
+  std::vector<Contribution> ranks_;  // by seat
 
  private:
+  std::vector<uint32_t> Missing() const;
   bool active_ = false;
   uint32_t number_ = 0;
   Terms terms_;
   uint32_t opened_by_ = 0;  // the rank whose frame began it
   uint32_t source_ = kNobody;
+  uint32_t acknowledged_ = 0;  // ranks whose seats have
   const ReadRule* read_ = nullptr;
   int32_t priority_ = 0;
   bool movable_ = false;  // all that have begun know where the tensor goes after this round
@@ -151,7 +178,5 @@ inline uint32_t Round::Readable(uint32_t rank) const {
   if (ranks_[rank].at_once()) return finished() ? total_ : 0;
   return read_ == nullptr ? complete_ : read_->Readable(*this, rank);
 }
-
-std::string JoinRanks(const std::vector<uint32_t>& ranks);  // "rank 3", "ranks 0, 2"
 
 }  // namespace byteps_like

@@ -34,13 +34,15 @@ class Ranks(Protocol):
 class Cluster:
     """A scheduler and `servers` servers on loopback; `settings` are those of the job."""
 
-    def __init__(self, ranks: int, servers: int, **settings: Any) -> None:
+    def __init__(self, ranks: int, servers: int, start: bool = True, **settings: Any) -> None:
+        """Without `start` the servers are the caller's to make."""
         self.ranks = ranks
         self._settings = {"secret": secrets.token_hex(32), "job": f"test-{secrets.token_hex(4)}", **settings}
         self._settings |= {"world_size": ranks, "num_servers": servers, "host": "127.0.0.1"}
         self._scheduler = SchedulerServer(self.config(role="scheduler", scheduler="127.0.0.1:0"))
         self._settings["scheduler"] = self._scheduler.start()
-        self.servers = [EmbeddedServer(self.config(role="server", shards=2)) for _ in range(servers)]
+        made = servers if start else 0
+        self.servers = [EmbeddedServer(self.config(role="server", shards=2)) for _ in range(made)]
         for server in self.servers:
             server.start()
 

@@ -19,8 +19,9 @@ from byteps_like.control.members.membership import JobState, Membership
 from byteps_like.control.members.seats import Notice, Seat, SeatState, describe_all, ranks_text
 from byteps_like.control.placing.declarations import Declarations
 from byteps_like.control.placing.placement import Placer, usual_partition
+from byteps_like.control.placing.racks import owner_weights
 from byteps_like.control.placing.rates import CardRates, CardReport
-from byteps_like.control.placing.weights import check_replan, server_weights
+from byteps_like.control.placing.weights import check_replan
 from byteps_like.control.types import Disagreement, EventKind, Move, View, WatchEvent
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.errors import BytePSLikeError, DeadlineError, InvalidArgumentError, MismatchError, StalledError
@@ -273,7 +274,7 @@ class SchedulerService:
             rates = {_host_name(view, id): round(rate, 3) for id, rate in self._rates.rates.items()}
             why = f"measured rates of the hosts' network cards (Gb/s): {rates}"
             log.warning("new weights of the servers: %s", why)
-            self._replan(why, weights=server_weights(view, self._rates.rates))
+            self._replan(why, weights=owner_weights(view, self._rates.rates))
 
     def _table(self) -> Declarations:
         assert self._declarations is not None
@@ -309,7 +310,7 @@ class SchedulerService:
             return
         self._followed, self._rates = view.number, None
         self._partition_bytes = usual_partition(view)
-        self._weights = server_weights(view)
+        self._weights = owner_weights(view)
         self._meetings.follow(view)
         for name in self._barriers.follow(view):
             self._let_go(name)

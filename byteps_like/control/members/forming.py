@@ -135,6 +135,16 @@ class Forming:
         size, servers = self.world_size()[0], self.num_servers()[0]
         return size > 0 and len(self.workers) == size and len(self.servers) == servers
 
+    def flaw(self) -> str:
+        """Why those who have come can't be a world, though they are all; "" if they can."""
+        racks = [seat.member.rack for seat in self.servers.values()]
+        if not racks or not all(racks):
+            return ""
+        return (
+            f"no server owns what workers push: all {len(racks)} have a rack ({', '.join(sorted(set(racks)))}), so that"
+            " each only passes sums on; start one without"
+        )
+
     def missing(self) -> str:
         """Who has not come, in words: "workers 1, 3 of 4; 1 of 2 servers"."""
         size, servers = self.world_size()[0], self.num_servers()[0]

@@ -313,6 +313,10 @@ class Membership:
             return
         if any(seat.state is SeatState.WAITING and seat.watched for seat in self._suspects.values()):
             return
+        if flaw := self.forming.flaw():
+            for seat in list(self.forming.seats()):
+                self._dismiss(seat, RefusedError(flaw, operation="join"))
+            return
         settings = self.forming.settings()
         workers, servers = self.forming.assign()
         self.number += 1

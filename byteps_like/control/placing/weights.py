@@ -50,6 +50,9 @@ def check_replan(view: View, partition_bytes: int, weights: Sequence[float]) -> 
         bounds.whole("partition_bytes", partition_bytes, SMALLEST_PARTITION, LARGEST_PARTITION)
     if not view.servers:
         raise InvalidArgumentError("the job has no servers to place tensors on")
+    owned = [weight for server, weight in zip(view.servers, weights, strict=False) if server.rack]
+    if any(owned):
+        raise InvalidArgumentError(f"weights {list(weights)}: a server with a rack owns nothing; give it 0")
     usable = all(0 <= weight < inf for weight in weights) and 0 < sum(weights) < inf
     if weights and (len(weights) != len(view.servers) or not usable):
         raise InvalidArgumentError(f"weights {list(weights)} are not those of {len(view.servers)} servers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from byteps_like.errors import ConfigError
@@ -23,6 +24,8 @@ class LabPlacement:
     per_host: int
     server_hosts: tuple[int, ...]
     tell_rates: bool = True
+    racks: tuple[str, ...] = ()
+    """Of each host; no entry: of none."""
 
     def host_of(self, part: ChildPart) -> LabHost:
         """Where a process of the job runs."""
@@ -38,6 +41,8 @@ class LabPlacement:
         own = {"BYTEPS_LIKE_HOST": host.address}
         if self.tell_rates and host.shape.rate:
             own["BYTEPS_LIKE_LINK_GBPS"] = str(host.shape.rate / 1e9)
+        if part.role != "scheduler" and host.index < len(self.racks):
+            own["BYTEPS_LIKE_RACK"] = self.racks[host.index]
         if part.role == "scheduler":
             own["BYTEPS_LIKE_SCHEDULER"] = f"{host.address}:0"
         if part.role == "worker":
@@ -46,12 +51,28 @@ class LabPlacement:
         return host.command(command), {**environment, **INTERFACE, **own}
 
 
+def racks_of_hosts(worker_hosts: int, racks: int) -> list[str]:
+    """The racks of a lab's first hosts: those with workers are distributed over `racks`; then comes an aggregator's
+    host of each. Raises ConfigError for a rack without workers."""
+    if racks > worker_hosts:
+        raise ConfigError(f"{worker_hosts} hosts with workers can't be distributed over {racks} racks")
+    names = [f"rack{number}" for number in range(racks)]
+    return [names[host * racks // worker_hosts] for host in range(worker_hosts)] + names if racks else []
+
+
 def run_in_lab(
-    lab: Lab, options: RunOptions, per_host: int = 1, fleet: Fleet | None = None, *, tell_rates: bool = True
+    lab: Lab,
+    options: RunOptions,
+    per_host: int = 1,
+    fleet: Fleet | None = None,
+    *,
+    tell_rates: bool = True,
+    racks: Sequence[str] = (),
 ) -> int:
     """Runs one job on `lab` and returns its exit code; blocks, main thread.
 
-    Servers run where `fleet` says, maybe beside workers; by default on the hosts behind them, one on each.
+    Servers run where `fleet` says, maybe beside workers; by default on the hosts behind them, one on each. `racks`: of
+    each host (see `racks_of_hosts`).
     Raises ConfigError if the lab has too few hosts.
     """
     if options.workers % per_host:
@@ -61,5 +82,5 @@ def run_in_lab(
     needed = max([worker_hosts, *(host + 1 for host in hosts)])
     if len(lab.hosts) < needed:
         raise ConfigError(f"the job needs {needed} hosts, the lab has {len(lab.hosts)}")
-    place = LabPlacement(lab, per_host, hosts, tell_rates)
+    place = LabPlacement(lab, per_host, hosts, tell_rates, tuple(racks))
     return run_job(replace(options, servers=len(hosts), place=place))

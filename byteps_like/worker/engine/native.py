@@ -20,7 +20,8 @@ from byteps_like.control.hosts.card import open_meter
 from byteps_like.control.hosts.rdma import server_urls
 from byteps_like.control.members.seats import Waiting
 from byteps_like.control.placing.placement import least_segment, slowest_card
-from byteps_like.control.placing.weights import hosts_of, server_weights
+from byteps_like.control.placing.racks import Ways, owner_weights, racks_of
+from byteps_like.control.placing.weights import hosts_of
 from byteps_like.control.types import EventKind, Member, View, WatchEvent
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
@@ -113,9 +114,11 @@ class NativeWorker(Stands):
         self._lock = threading.Lock()
         self._verdict = Verdict(self, self._catalogue.name_keys)
         self._closed = False
+        self._direct: set[int] = set()  # ids of tensors that go to their owners, since servers keep them
         shards = [
             (server.rank, shard, server_urls(config, server, own_host_id), server.number)
             for server in view.servers
+            if not server.rack or (self._ways is not None and server in self._ways.rack.aggregators)
             for shard in range(server.shards)
         ]
         self._channel = {(server, shard): index for index, (server, shard, *_) in enumerate(shards)}
@@ -151,6 +154,9 @@ class NativeWorker(Stands):
         self.seal_key = seal_key(client.secret, view.incarnation, view.number)
         self.cards = cards_of(view)
         """Those that its gradients travel between."""
+        own = view.workers[self._standing.rank]
+        rack = racks_of(view).get(own.rack) if own.rack else None
+        self._ways = Ways(view, rack) if rack is not None else None
         hosts = {one.host_id for one in [*view.workers, *view.servers]}
         self._places = Places(len(hosts), len(view.servers), all(worker.native for worker in view.workers))
         peers = [_peer(member) for member in view.workers]
@@ -230,10 +236,12 @@ class NativeWorker(Stands):
 
     def keep(self, declared: Declared, spec: KeepSpec, initial: int = 0) -> KeptTensor:
         """See worker.keeping.Keeps."""
+        self._take_to_owners(declared)
         return self._kept.keep(declared, spec, initial)
 
     def keep_table(self, declared: Declared, spec: TableSpec) -> KeptTable:
         """See worker.tables.KeepsTables."""
+        self._take_to_owners(declared)
         shards = TableShards(declared)
         self._kept.open(declared, spec, opening_of(shards, spec))
         return EngineKeptTable(self, shards, self._kept)
@@ -288,9 +296,24 @@ class NativeWorker(Stands):
             known = self._shared.get(declared.tensor_id)
             if known is None:
                 cut = shared(declared, share)
-                parts, dtype = self._parts(cut.parts), int(declared.spec.dtype)
-                known = self._shared[declared.tensor_id] = self._engine.declare(dtype, parts, absent=cut.absent), cut
+                dtype, parts, owners = (
+                    int(declared.spec.dtype),
+                    self._parts(cut.parts, racked=True),
+                    self._owners(cut.parts),
+                )
+                tensor = self._engine.declare(dtype, parts, absent=cut.absent, owners=owners)
+                known = self._shared[declared.tensor_id] = tensor, cut
             return known
+
+    def _take_to_owners(self, declared: Declared) -> None:
+        """No aggregator keeps values: the tensor goes to its owners, before its first use."""
+        with self._lock:
+            if self._ways is None or declared.tensor_id in self._direct:
+                return
+            self._direct.add(declared.tensor_id)
+            before = self._tensors[declared.tensor_id]
+            self._tensors[declared.tensor_id] = self._declare(declared)
+        self._engine.retire(before)
 
     def _tensor(self, declared: Declared) -> int:
         """Its id in the engine, wherever it has moved."""
@@ -300,8 +323,12 @@ class NativeWorker(Stands):
         spec, gpu = declared.spec, self._gpu
         if gpu is not None and spec.codec and (source := _core.gpu_source(spec.codec_spec.partition(":")[0])):
             self._engine.add_kernels(dict(gpu[1](["feedback", source])))
-        parts = self._parts(declared.partitions)
-        return int(self._engine.declare(int(spec.dtype), parts, spec.codec_spec, spec.codec, gpu is not None))
+        racked = not spec.codec and declared.tensor_id not in self._direct
+        parts = self._parts(declared.partitions, racked)
+        owners = self._owners(declared.partitions) if racked else []
+        return int(
+            self._engine.declare(int(spec.dtype), parts, spec.codec_spec, spec.codec, gpu is not None, owners=owners)
+        )
 
     def placed(self, declared: Declared, follows: bool = True) -> Declared:
         """See worker.api.Worker.placed."""
@@ -485,15 +512,25 @@ class NativeWorker(Stands):
             self._engine.fail(int(error.code), str(error))
             self._communicator.fail(error)
 
-    def _parts(self, partitions: Sequence[Partition]) -> list[tuple[int, int, int, int]]:
-        return [(part.key, part.offset, part.nbytes, self._channel[part.server, part.shard]) for part in partitions]
+    def _parts(self, partitions: Sequence[Partition], racked: bool) -> list[tuple[int, int, int, int]]:
+        """With the channel that each goes by: to its owner, or to an aggregator of this worker's rack."""
+        ways = self._ways if racked else None
+        by = [(part.server, part.shard) if ways is None else ways.of(part.key) for part in partitions]
+        return [
+            (part.key, part.offset, part.nbytes, self._channel[shard])
+            for part, shard in zip(partitions, by, strict=True)
+        ]
+
+    def _owners(self, partitions: Sequence[Partition]) -> list[tuple[int, int]]:
+        """To which aggregators pass sums on; none where there is no aggregator."""
+        return [(part.server, part.shard) for part in partitions] if self._ways is not None else []
 
 
 def cards_of(view: View) -> Cards:
     """Those of `view`, by the rates that its members declared. Ranks of one host share its card evenly, and what its
     servers sum."""
     hosts, share = hosts_of(view), dict.fromkeys((member.host_id for member in view.servers), 0.0)
-    for server, weight in zip(view.servers, server_weights(view), strict=True):
+    for server, weight in zip(view.servers, owner_weights(view), strict=True):
         share[server.host_id] += weight
     known = any(member.gbps > 0 for member in (*view.workers, *view.servers))
     found: list[NicLoad] = []

@@ -213,14 +213,26 @@ Status Admission::Judge(Visitor& visitor) {
   }
   if (reception.view() > world.view) return {};
   if (reception.view() < world.view) return Conclude(visitor, reception.Refuse(Reason::kView, world.view));
-  const auto& workers = world.workers;
-  const auto found = std::find(workers.begin(), workers.end(), who.from.number);
-  if (who.from.role != Role::kWorker || found == workers.end() || who.from == world.self) {
-    return Conclude(visitor, reception.Refuse(Reason::kMember));
-  }
+  const auto place = PlaceOf(world, who);
+  if (!place) return Conclude(visitor, reception.Refuse(Reason::kMember));
   if (who.shard >= options_.shards) return Conclude(visitor, reception.Refuse(Reason::kMalformed));
-  visitor.admitted = {static_cast<uint32_t>(found - workers.begin()), who.shard, world.view, visitor.number};
+  visitor.admitted = {*place, who.shard, world.view, visitor.number};
   return Conclude(visitor, reception.Welcome());
+}
+
+std::optional<uint32_t> Admission::PlaceOf(const AdmissionWorld& world, const Introduction& who) {
+  if (who.from == world.self) return std::nullopt;
+  auto place = static_cast<uint32_t>(world.workers.size());
+  if (who.from.role == Role::kWorker) {
+    const auto found = std::ranges::find(world.workers, who.from.number);
+    if (found != world.workers.end()) return static_cast<uint32_t>(found - world.workers.begin());
+    return std::nullopt;
+  }
+  for (const auto& server : world.servers) {
+    if (server.member == who.from.number && who.from_shard < server.shards) return place + who.from_shard;
+    place += server.shards;
+  }
+  return std::nullopt;
 }
 
 Status Admission::Conclude(Visitor& visitor, Result<handshake::Answer> word) {

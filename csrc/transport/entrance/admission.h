@@ -32,10 +32,15 @@ struct AdmissionWorld {
   MemberId self;
   uint32_t rank = 0;              // of self, for peers that meant another process
   std::vector<uint32_t> workers;  // member numbers, by rank
+  // Of servers that dial this one, a place for each of their shards, which are in order: behind those of the workers.
+  struct Dialling {
+    uint32_t member = 0, shards = 0;
+  };
+  std::vector<Dialling> servers = {};
 };
 
-struct Admitted {  // a worker
-  uint32_t rank = 0;
+struct Admitted {
+  uint32_t rank = 0;  // of a worker; of a server's shard its place
   uint32_t shard = 0;
   uint32_t view = 0;
   uint64_t number = 0;  // counts connections in the order of their acceptance
@@ -98,6 +103,7 @@ class Admission {
   Status Hear(Visitor& visitor, bool& more);
   Status Say(Visitor& visitor);
   Status Judge(Visitor& visitor);
+  static std::optional<uint32_t> PlaceOf(const AdmissionWorld& world, const Introduction& who);
   static Status Conclude(Visitor& visitor, Result<handshake::Answer> word);
   void Drop(Visitors::iterator visitor);
   void Expel(Visitors::iterator visitor, const std::string& why);

@@ -46,7 +46,8 @@ struct MemberId {
 
 struct Introduction {
   MemberId from, to;
-  uint32_t shard = 0;  // which shard of the server the link is for; between workers: which way
+  uint32_t shard = 0;       // which shard of the server the link is for; between workers: which way
+  uint32_t from_shard = 0;  // which shard of a server dials
 };
 
 // How an attempt to get in has ended.

@@ -26,7 +26,7 @@ enum HelloPlace : size_t {
   kShardAt = 16,
   kToRoleAt = 20,
   kToNumberAt = 24,
-  kZeroAt = 28,
+  kFromShardAt = 28,
   kIncarnationAt = 32,
   kJobAt = 48,
   kNonceAt = 112,
@@ -153,6 +153,7 @@ Result<Hello> MakeHello(const Keys& keys, const Credentials& credentials, const 
   PutLittle(hello.data() + kShardAt, who.shard);
   hello[kToRoleAt] = static_cast<std::byte>(who.to.role);
   PutLittle(hello.data() + kToNumberAt, who.to.number);
+  PutLittle(hello.data() + kFromShardAt, who.from_shard);
   std::copy(credentials.incarnation.begin(), credentials.incarnation.end(), hello.begin() + kIncarnationAt);
   std::memcpy(hello.data() + kJobAt, credentials.job.data(), credentials.job.size());
   if (Status random = RandomBytes(hello.data() + kNonceAt, kNonceBytes); !random.ok()) return random;
@@ -194,8 +195,10 @@ Reason CheckFields(const Hello& hello) {
   const auto job_length = std::to_integer<size_t>(hello[kJobLengthAt]);
   if (!IsRole(hello[kRoleAt]) || !IsRole(hello[kToRoleAt]) || job_length > kMaxJobBytes) return Reason::kMalformed;
   const std::byte* const at = hello.data();
+  const bool has_shards = hello[kRoleAt] == static_cast<std::byte>(Role::kServer);
   const bool zeros = AllZero(at + kJobAt + job_length, at + kNonceAt) &&
-                     AllZero(at + kToRoleAt + 1, at + kToNumberAt) && AllZero(at + kZeroAt, at + kIncarnationAt);
+                     AllZero(at + kToRoleAt + 1, at + kToNumberAt) &&
+                     (has_shards || AllZero(at + kFromShardAt, at + kIncarnationAt));
   return zeros ? Reason::kNone : Reason::kMalformed;
 }
 
@@ -204,6 +207,7 @@ Introduction IntroductionIn(const Hello& hello) {
   who.from = {static_cast<Role>(hello[kRoleAt]), GetLittle<uint32_t>(hello.data() + kNumberAt)};
   who.to = {static_cast<Role>(hello[kToRoleAt]), GetLittle<uint32_t>(hello.data() + kToNumberAt)};
   who.shard = GetLittle<uint32_t>(hello.data() + kShardAt);
+  who.from_shard = GetLittle<uint32_t>(hello.data() + kFromShardAt);
   return who;
 }
 

@@ -18,7 +18,8 @@ inline constexpr size_t kMacBytes = 32;
 inline constexpr size_t kMaxJobBytes = 64;
 
 // HELLO:  0 magic u32 | 4 version u16 | 6 role u8 | 7 bytes of the job's name u8 | 8 view u32 | 12 member number u32 |
-//         16 shard u32 | 20 role of the dialled u8, zeros | 24 its member number u32 | 28 zero u32 | 32 incarnation |
+//         16 shard u32 | 20 role of the dialled u8, zeros | 24 its member number u32 | 28 shard that dials u32 (zero of
+//         a worker) | 32 incarnation |
 //         48 job, zeros behind | 112 nonce | 144 MAC over what is before it
 inline constexpr size_t kHelloBytes = 176;
 inline constexpr size_t kPreambleBytes = 8;  // the part whose layout no version changes: magic and version

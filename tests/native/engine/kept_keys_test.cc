@@ -30,7 +30,7 @@ EngineOptions Credit(size_t bytes) {
 
 // A link's keys, and its far end.
 struct Keys {
-  explicit Keys(size_t credit = 1000) : context(Credit(credit)), keys(context, told, [this] { ++kicks; }) {}
+  explicit Keys(size_t credit = 1000) : context(Credit(credit), loop), keys(context, told, [this] { ++kicks; }) {}
 
   void Open(uint64_t key, const std::string& text = "spec") {
     keys.Open({.key = key, .dtype = DType::kFloat32, .bytes = kSize}, text, nullptr, {operation, 1000 + key});
@@ -70,6 +70,7 @@ struct Keys {
     return words;
   }
 
+  EventLoop loop;
   EngineContext context;
   Settlements told;
   int kicks = 0;

@@ -1,6 +1,7 @@
 // A whole job in one process: servers, and one engine per rank, over any transport.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -15,6 +16,13 @@
 
 namespace byteps_like::testing {
 
+// Workers whose sums go by aggregators of their own, which are servers behind the others.
+struct ClusterRack {
+  std::string name;
+  std::vector<uint32_t> ranks;
+  uint32_t aggregators = 1;
+};
+
 struct ClusterOptions {
   uint32_t workers = 2, servers = 1, shards = 1;
   std::string scheme = "inproc";
@@ -27,6 +35,8 @@ struct ClusterOptions {
   uint64_t memory_limit = 0;
   uint32_t local_workers = 1;  // how many cores the workers want, as each of them is told
   std::chrono::milliseconds lend_after = EngineOptions().lend_after;
+  std::vector<ClusterRack> racks = {};
+  bool tells_all = false;   // as a scheduler does: a failure that anybody reports is that of all
   size_t bounce_bytes = 0;  // so that what is in private memory goes as a stream, even to servers of this host
 };
 
@@ -34,9 +44,14 @@ class Cluster {
  public:
   explicit Cluster(ClusterOptions options) : options_(std::move(options)) {
     for (uint32_t i = 0; i < options_.servers; ++i) servers_.push_back(StartServer());
+    for (const ClusterRack& rack : options_.racks)
+      for (uint32_t i = 0; i < rack.aggregators; ++i) AddAggregator(rack);
+    for (uint32_t index = 0; index < servers_.size(); ++index) SetWorld(index);
     for (uint32_t rank = 0; rank < options_.workers; ++rank) engines_.push_back(StartEngine(rank));
+    formed_ = true;
   }
   ~Cluster() {
+    formed_ = false;
     for (auto& engine : engines_)
       if (engine) engine->Close();
   }
@@ -46,16 +61,33 @@ class Cluster {
   Server& server(uint32_t index) { return *servers_[index]; }
   const ClusterOptions& options() const { return options_; }
 
-  // The partitions of a tensor of `bytes`, round-robin over all shards; keys from `first_key` on.
-  std::vector<PartitionSpec> Cut(uint64_t bytes, uint64_t first_key) const {
+  // The partitions of a tensor of `bytes`, round-robin over all shards; keys from `first_key` on. A rank in a rack has
+  // them go by its aggregators.
+  std::vector<PartitionSpec> Cut(uint64_t bytes, uint64_t first_key, uint32_t rank = 0) const {
     std::vector<PartitionSpec> parts;
     const uint32_t channels = options_.servers * options_.shards;
     for (uint64_t offset = 0; offset < bytes; offset += options_.partition_bytes) {
       const auto index = static_cast<uint32_t>(parts.size());
       const auto length = static_cast<uint32_t>(std::min<uint64_t>(options_.partition_bytes, bytes - offset));
       parts.push_back({first_key + index, offset, length, index % channels});
+      if (const ClusterRack* const rack = RackOf(rank)) {
+        parts.back().owner = {index % channels / options_.shards, index % options_.shards};
+        parts.back().channel = channels + index % (rack->aggregators * options_.shards);
+      }
     }
     return parts;
+  }
+  const ClusterRack* RackOf(uint32_t rank) const {
+    for (const ClusterRack& rack : options_.racks)
+      if (std::ranges::find(rack.ranks, rank) != rack.ranks.end()) return &rack;
+    return nullptr;
+  }
+  // The aggregators of a rack, by the numbers of their servers.
+  std::vector<uint32_t> AggregatorsOf(const ClusterRack& rack) const {
+    std::vector<uint32_t> found;
+    for (uint32_t i = 0; i < aggregators_.size(); ++i)
+      if (aggregators_[i].rack == rack.name) found.push_back(options_.servers + i);
+    return found;
   }
 
   // Runs `body(rank)` on a thread per rank.
@@ -71,9 +103,13 @@ class Cluster {
  private:
   Credentials MakeCredentials() const { return {"job", std::string(32, 's'), 1}; }
 
-  void Note(const std::string& text) {
-    std::lock_guard lock(warnings_mutex);
-    warnings.push_back(text);
+  void Note(Code code, const std::string& text, bool fatal) {
+    {
+      std::lock_guard lock(warnings_mutex);
+      warnings.push_back(text);
+    }
+    if (!fatal || !options_.tells_all || !formed_) return;
+    for (const auto& server : servers_) server->Fail(code, text);
   }
 
   std::unique_ptr<Server> StartServer() {
@@ -84,13 +120,43 @@ class Cluster {
     server.shards = options_.shards;
     server.segment_bytes = options_.segment_bytes;
     server.memory_limit = options_.memory_limit;
-    server.on_event = [this](Code, const std::string& text, bool) { Note(text); };
+    server.on_event = [this](Code code, const std::string& text, bool fatal) { Note(code, text, fatal); };
     auto started = Server::Start(std::move(server));
     if (!started.ok()) throw std::runtime_error(started.status().message());
-    const auto index = static_cast<uint32_t>(servers_.size());
-    (*started)->SetWorld(
-        {1, NumbersOf(options_.workers), options_.stall_warning, options_.stall_timeout, index, ServerNumberOf(index)});
     return std::move(*started);
+  }
+
+  void AddAggregator(const ClusterRack& rack) {
+    const auto index = static_cast<uint32_t>(servers_.size());
+    aggregators_.push_back({rack.name, rack.ranks, ServerNumberOf(index), options_.shards});
+    servers_.push_back(StartServer());
+  }
+
+  void SetWorld(uint32_t index) {
+    ShardWorld world{1,     NumbersOf(options_.workers), options_.stall_warning, options_.stall_timeout,
+                     index, ServerNumberOf(index)};
+    std::vector<ShardAddress> owners;
+    if (index < options_.servers) {
+      world.aggregators = aggregators_;
+    } else {
+      world.own = aggregators_[index - options_.servers];
+      owners = AddressesOf(0, options_.servers, 1000 + index);
+    }
+    servers_[index]->SetWorld(world, owners, options_.least_segment);
+  }
+
+  // Of the shards of servers from `first` to `last`, as one end sees them.
+  std::vector<ShardAddress> AddressesOf(uint32_t first, uint32_t last, uint32_t end) const {
+    std::vector<ShardAddress> shards;
+    for (uint32_t index = first; index < last; ++index)
+      for (uint32_t shard = 0; shard < options_.shards; ++shard) {
+        std::string url = servers_[index]->urls().front();
+        if (!options_.chaos.empty())
+          url = "chaos+" + url + (url.find('?') == url.npos ? "?" : "&") + options_.chaos +
+                "&seed=" + std::to_string(options_.seed * 1000 + end * 10 + shard);
+        shards.push_back({index, shard, {url}, ServerNumberOf(index)});
+      }
+    return shards;
   }
 
   std::unique_ptr<Engine> StartEngine(uint32_t rank) {
@@ -107,23 +173,20 @@ class Cluster {
     engine.stall_warning = options_.stall_warning;
     engine.stall_timeout = options_.stall_timeout;
     engine.drain_timeout = options_.drain_timeout;
-    engine.on_event = [this](Code, const std::string& text, bool) { Note(text); };
-    std::vector<ShardAddress> shards;
-    for (uint32_t index = 0; index < options_.servers; ++index)
-      for (uint32_t shard = 0; shard < options_.shards; ++shard) {
-        std::string url = servers_[index]->urls().front();
-        if (!options_.chaos.empty())
-          url = "chaos+" + url + (url.find('?') == url.npos ? "?" : "&") + options_.chaos +
-                "&seed=" + std::to_string(options_.seed * 1000 + rank * 10 + shard);
-        shards.push_back({index, shard, {url}, ServerNumberOf(index)});
-      }
+    engine.on_event = [this](Code code, const std::string& text, bool fatal) { Note(code, text, fatal); };
+    std::vector<ShardAddress> shards = AddressesOf(0, options_.servers, rank);
+    if (const ClusterRack* const rack = RackOf(rank))
+      for (const uint32_t server : AggregatorsOf(*rack))
+        for (ShardAddress& shard : AddressesOf(server, server + 1, rank)) shards.push_back(std::move(shard));
     auto started = Engine::Start(std::move(engine), std::move(shards));
     if (!started.ok()) throw std::runtime_error(started.status().message());
     return std::move(*started);
   }
 
   const ClusterOptions options_;
-  std::vector<std::unique_ptr<Server>> servers_;
+  std::vector<std::unique_ptr<Server>> servers_;  // aggregators last
+  std::vector<Aggregator> aggregators_;
+  std::atomic<bool> formed_{false};
   std::vector<std::unique_ptr<Engine>> engines_;
 };
 
@@ -143,7 +206,7 @@ class Tensor {
       memory_.resize(count);
       data_ = memory_.data();
     }
-    const auto parts = cluster.Cut(count * sizeof(T), first_key);
+    const auto parts = cluster.Cut(count * sizeof(T), first_key, rank);
     parts_ = static_cast<uint32_t>(parts.size());
     id_ = cluster.engine(rank).Declare(dtype, parts);
   }

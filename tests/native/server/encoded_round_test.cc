@@ -62,6 +62,7 @@ Header HeaderOf(uint32_t rank, uint32_t round, size_t total) {
 }
 
 struct Fixture {
+  Seats seats;
   std::atomic<uint64_t> held{0};
   ShardMemory memory{"a test", 0, held};
   ServerFeedback feedback{memory};
@@ -69,10 +70,11 @@ struct Fixture {
   NoLink link;
 
   Payload Run(const ServerCodec& codec, uint32_t number, const std::vector<Payload>& payloads) {
+    seats = Seats(static_cast<uint32_t>(payloads.size()));
     for (uint32_t rank = 0; rank < payloads.size(); ++rank) {
       const Header header = HeaderOf(rank, number, payloads[rank].size());
       const Terms terms = TermsOf(header, &codec);
-      if (rank == 0) round.Begin(header, terms, PolicyFor(terms, &feedback), static_cast<uint32_t>(payloads.size()));
+      if (rank == 0) round.Begin(header, terms, PolicyFor(terms, &feedback), seats);
       REQUIRE(round.Reserve(header).ok());
       std::byte* const place = round.Place(link, header);
       REQUIRE(place != nullptr);

@@ -21,7 +21,7 @@ class Merging {
   Status Push(uint32_t rank, size_t length) {
     const Header header = Next(rank, length);
     const Terms terms = TermsOf(header, &codec_);
-    if (!round_.active()) round_.Begin(header, terms, PolicyFor(terms), static_cast<uint32_t>(payloads_.size()));
+    if (!round_.active()) round_.Begin(header, terms, PolicyFor(terms), seats_);
     Status reserved = round_.Reserve(header);
     if (!reserved.ok()) return reserved;
     const std::byte* const bytes = payloads_[rank].data() + header.offset;
@@ -59,6 +59,7 @@ class Merging {
   ShardMemory memory_{"a test", 0, held_};
   ServerCodec codec_;
   std::vector<Payload> payloads_;
+  const Seats seats_{static_cast<uint32_t>(payloads_.size())};
   MergeRound round_{0, memory_};
   NoLink link_;
   Payload sent_;

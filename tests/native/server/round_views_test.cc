@@ -31,7 +31,8 @@ void CheckAverage(DenseRound& round, uint32_t number, uint32_t ranks, uint32_t a
   const Terms terms = TermsOf(first, nullptr);
   const PolicyRow* const row = FindPolicy(Policies(), terms);
   REQUIRE(row != nullptr);
-  round.Begin(first, terms, {*row}, ranks);
+  const Seats seats(ranks);
+  round.Begin(first, terms, {*row}, seats);
   CHECK(round.ranks().size() == ranks);
   std::vector<std::shared_ptr<std::byte>> memories;
   float sum = 0;

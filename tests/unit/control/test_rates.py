@@ -12,7 +12,7 @@ from byteps_like.config import Config
 from byteps_like.control.hosts.card import CardMeter, open_meter
 from byteps_like.control.placing.rates import SETTLE, CardRates, CardReport
 from byteps_like.control.types import View
-from tests.unit.control.test_weights import world
+from tests.unit.control.placing.test_weights import world
 
 HOSTS = "abcdwxyz"
 

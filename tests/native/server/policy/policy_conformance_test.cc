@@ -93,7 +93,7 @@ class Schedule {
     const Header first = Named(rank);
     const Terms terms = TermsOf(first, example_.codec.empty() ? nullptr : &codec_);
     REQUIRE(row_.opens(terms));
-    round_->Begin(first, terms, {row_, update_.get()}, kWorld);
+    round_->Begin(first, terms, {row_, update_.get()}, seats_);
   }
 
   void Step(uint32_t rank) {
@@ -194,6 +194,7 @@ class Schedule {
   const PolicyExample& example_;
   const PolicyRow& row_;
   std::mt19937 random_;
+  const Seats seats_{kWorld};
   std::atomic<uint64_t> held_{0};
   ShardMemory memory_{"a test", 0, held_};
   ServerCodec codec_;

@@ -41,11 +41,11 @@ class StagedSum final : public PayloadRound {
  public:
   StagedSum(uint64_t, ShardMemory& memory) : PayloadRound(memory) {}
 
-  void Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, uint32_t world_size) override {
-    PayloadRound::Begin(first, terms, policy, world_size);
+  void Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, const Seats& seats) override {
+    PayloadRound::Begin(first, terms, policy, seats);
     total_ = terms.total;
     added_ = 0;
-    taken_.assign(world_size, false);
+    taken_.assign(seats.ranks(), false);
   }
 
   Result<bool> Advance() override {

@@ -292,6 +292,7 @@ TEST_CASE("offers: a round of another type or length leaves alone what is lent")
     return Bytes(bytes.begin(), bytes.end());
   }();
   std::span<std::byte> lent;
+  const Seats seats(2);
   const auto run = [&](DType dtype, uint32_t total) {
     for (uint32_t rank = 0; rank < 2; ++rank) {
       Header push;
@@ -299,7 +300,7 @@ TEST_CASE("offers: a round of another type or length leaves alone what is lent")
       push.rank = rank;
       push.total = push.length = total;
       const Terms terms = TermsOf(push, nullptr);
-      if (rank == 0) round.Begin(push, terms, {*FindPolicy(Policies(), terms)}, 2);
+      if (rank == 0) round.Begin(push, terms, {*FindPolicy(Policies(), terms)}, seats);
       REQUIRE(round.Reserve(push).ok());
       REQUIRE(round.Land(peer.link(), push, ones.data()).ok());
       std::fill(lent.begin(), lent.end(), std::byte{0xff});  // the tenant may write there all the time
