@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test setup-rdma setup-ci core proto configure-tests demo test test-fast test-python test-native test-rdma \
-  test-torch test-sanitizers build-native build-sanitizers test-python-versions build-fuzz fuzz check lint arm tidy tidy-files format bench bench-server bench-codecs bench-training bench-placement bench-consistency \
+  test-torch test-sanitizers build-native build-sanitizers test-python-versions build-fuzz fuzz check lint arm tidy tidy-files format bench bench-server bench-codecs bench-training bench-placement bench-racks bench-consistency \
   bench-compression bench-rdma docs wheel clean kernels test-gpu bench-gpu
 
 help:  ## this list
@@ -177,6 +177,9 @@ bench-compression: setup  ## codecs against fp32, bf16 and gloo, and training wi
 
 bench-placement: setup  ## servers beside workers and on spare hosts against gloo and a ring, on a lab (root; some minutes)
 	@$(PYTHON) -m bench.servers.placement
+
+bench-racks: setup  ## servers with fast links, and racks with aggregators, against a ring, on a lab (root; some minutes)
+	@$(PYTHON) -m bench.servers.racks
 
 bench-consistency: setup  ## who waits for whom when ranks are slow, under every consistency, on a lab (root; ten minutes)
 	@$(PYTHON) -m bench.consistency

@@ -36,7 +36,7 @@ class ServerMember:
     """What a server process does, on a thread: joins, serves each world, ends with the job. `host`: where it says it
     is; "": here."""
 
-    def __init__(self, config: Config, shards: int, host: str = "") -> None:
+    def __init__(self, config: Config, shards: int, host: str = "", rack: str = "") -> None:
         self.client = ControlClient(config)
         unique = secrets.token_hex(8)
         self.native = NativeServer(
@@ -46,7 +46,7 @@ class ServerMember:
         self.door = open_door("127.0.0.1", config.job, self.client.secret, shards, f"inproc://{unique}")
         self.member = Member(
             MemberRole.SERVER, -1, host or host_id(), "localhost", 1, self.native.urls, shards, self.door.url,
-            gbps=config.link_gbps,
+            gbps=config.link_gbps, rack=rack,
         )  # fmt: skip
         self.config = config
         self.thread = threading.Thread(target=self._serve, daemon=True)
@@ -78,11 +78,16 @@ class ServerMember:
 class MixedJob:
     """Rank by rank, a worker of each of `makers` (two native and two portable ones); the last `others` are not ours.
 
-    Without others the job starts at once; else `start` joins, when the others do. `hosts`: those of the servers.
+    Without others the job starts at once; else `start` joins, when the others do. `hosts`, `racks`: those of servers.
     """
 
     def __init__(
-        self, makers: Sequence[Maker] | None = None, others: int = 0, hosts: Sequence[str] = ("", ""), **settings: Any
+        self,
+        makers: Sequence[Maker] | None = None,
+        others: int = 0,
+        hosts: Sequence[str] = ("", ""),
+        racks: Sequence[str] = (),
+        **settings: Any,
     ) -> None:
         self.makers = [native_worker, native_worker, join, join] if makers is None else list(makers)
         self.workers: list[Worker] = []
@@ -90,7 +95,9 @@ class MixedJob:
         common = {"job": "mixed", "secret": secret, "num_servers": len(hosts), "world_size": len(self.makers) + others}
         self.scheduler = SchedulerServer(Config(role="scheduler", **(common | settings)))
         self.common = common | settings | {"scheduler": self.scheduler.start()}
-        self.servers = [ServerMember(Config(role="server", **self.common), shards=2, host=host) for host in hosts]
+        server = Config(role="server", **self.common)
+        of = racks or [""] * len(hosts)
+        self.servers = [ServerMember(server, 2, host, rack) for host, rack in zip(hosts, of, strict=True)]
         if not others:
             self.start()
 
@@ -117,13 +124,15 @@ class MixedJob:
         self.scheduler.stop()
 
 
-def native_worker(config: Config, host: str = "") -> Worker:
-    """`host`: where it says it is; "": here."""
+def native_worker(config: Config, host: str = "", rack: str = "") -> Worker:
+    """`host`: where it says it is; "": here. `rack`: its rack."""
     client = ControlClient(config)
     communicator = Communicator(config, config.job, client.secret)
     communicator.own = replace(communicator.own, host_id=host or communicator.own.host_id)
     urls = communicator.own.urls
-    member = Member(MemberRole.WORKER, config.rank, host or host_id(), "localhost", 1, urls, gbps=config.link_gbps)
+    member = Member(
+        MemberRole.WORKER, config.rank, host or host_id(), "localhost", 1, urls, gbps=config.link_gbps, rack=rack
+    )
     world = client.join(member, DEADLINE)
     return NativeWorker(config, client, world, communicator)
 

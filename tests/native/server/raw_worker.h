@@ -32,10 +32,10 @@ class RawLink {
  public:
   explicit RawLink(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {}
 
-  static RawLink Connect(const std::string& url, uint32_t rank) {
+  static RawLink Connect(const std::string& url, uint32_t rank, uint32_t server = 0) {
     auto stream = byteps_like::Connect(url, In(5));
     Must(stream.status());
-    const Introduction who{{Role::kWorker, NumberOf(rank)}, {Role::kServer, ServerNumberOf(0)}, 0};
+    const Introduction who{{Role::kWorker, NumberOf(rank)}, {Role::kServer, ServerNumberOf(server)}, 0};
     Must(Meet(**stream, {"job", std::string(32, 's'), 1}, who, In(5)).status);
     return RawLink(std::move(*stream));
   }

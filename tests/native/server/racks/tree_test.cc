@@ -53,6 +53,38 @@ int WrongSums(Cluster& cluster, DType dtype, size_t count, uint32_t rounds, bool
 
 bool Even(uint32_t rank) { return rank % 2 == 0; }
 
+// A job of raw workers whose servers are real: 0 and 1 are in rack a, 2 is in none.
+class RawTree {
+ public:
+  RawTree() {
+    const Aggregator rack{"a", {0, 1}, ServerNumberOf(1), 1};
+    ShardWorld above{1, NumbersOf(3)}, below{1, NumbersOf(3)};
+    above.member = ServerNumberOf(0);
+    above.aggregators = {rack};
+    below.member = ServerNumberOf(1);
+    below.server = 1;
+    below.own = rack;
+    servers_[0]->SetWorld(above);
+    servers_[1]->SetWorld(below, {{0, 0, servers_[0]->urls(), ServerNumberOf(0)}}, 4096);
+  }
+  RawLink Connect(uint32_t rank) const {
+    const uint32_t server = rank < 2 ? 1 : 0;
+    return RawLink::Connect(servers_[server]->urls().front(), rank, server);
+  }
+
+ private:
+  static std::unique_ptr<Server> Start() {
+    Server::Options options;
+    options.job = "job";
+    options.secret = std::string(32, 's');
+    options.urls = {FreshUrl("tcp")};
+    auto started = Server::Start(std::move(options));
+    if (!started.ok()) throw std::runtime_error(started.status().message());
+    return std::move(*started);
+  }
+  const std::unique_ptr<Server> servers_[2] = {Start(), Start()};
+};
+
 }  // namespace
 
 TEST_CASE("tree: sums of any number of racks, aggregators, owners and shards") {
@@ -193,6 +225,57 @@ TEST_CASE("tree: a rack's bytes go up once, and come down once") {
   }
 }
 
+TEST_CASE("tree: a segment goes all the way before the next one is sent") {
+  RawTree tree;
+  RawLink links[] = {tree.Connect(0), tree.Connect(1), tree.Connect(2)};
+  constexpr uint32_t kHalf = 32768;
+  for (const uint32_t offset : {0u, kHalf}) {
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      Header push = PushHeader(rank, 7, 0, 2 * kHalf);
+      push.op = Op::kSum;
+      push.offset = offset;
+      push.length = kHalf;
+      if (rank < 2 && offset == 0) {
+        Header names = PushHeader(rank, 7, 0, 0);
+        names.type = FrameType::kOwner;
+        links[rank].Send(names);  // shard 0 of server 0
+      }
+      std::vector<std::byte> payload(kHalf);
+      std::fill_n(reinterpret_cast<int32_t*>(payload.data()), kHalf / 4, static_cast<int32_t>(rank + 1));
+      links[rank].Send(push, payload);
+    }
+    for (RawLink& link : links) {
+      for (uint32_t landed = 0; landed < kHalf;) {
+        const auto result = link.Receive();
+        REQUIRE(result.has_value());
+        REQUIRE(result->header.type == FrameType::kResult);
+        CHECK(result->header.offset == offset + landed);
+        CHECK(reinterpret_cast<const int32_t*>(result->payload.data())[0] == 6);
+        landed += result->header.length;
+      }
+    }
+  }
+}
+
+TEST_CASE("tree: what belongs to owners is refused by an aggregator, and so is a key without an owner") {
+  struct Case {
+    FrameType type;
+    const char* text;
+  };
+  for (const Case& one :
+       {Case{FrameType::kSpec, "belongs on a link"}, Case{FrameType::kPush, "which server owns it"}}) {
+    RawTree tree;
+    RawLink links[] = {tree.Connect(0), tree.Connect(1)};
+    for (const uint32_t rank : {0, 1}) {
+      Header header = PushHeader(rank, 7, 0, 4);
+      header.type = one.type;
+      if (one.type == FrameType::kSpec) header.length = 0;
+      links[rank].Send(header);
+    }
+    CHECK(links[0].ReceiveError().find(one.text) != std::string::npos);
+  }
+}
+
 TEST_CASE("tree: on bad links, sums are exact") {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     ClusterOptions options = TwoRacks();
@@ -261,8 +344,11 @@ TEST_CASE("tree: a rank that disagrees is named, by its rack where it comes by o
   }
 }
 
-TEST_CASE("tree: a rank that goes by itself, past its rack, is refused") {
-  Cluster cluster(TwoRacks());
+TEST_CASE("tree: a rank that goes by itself, past its rack, is missed there") {
+  ClusterOptions options = TwoRacks();
+  options.stall_warning = 0.2;
+  options.stall_timeout = 0.8;
+  Cluster cluster(options);
   cluster.Everybody([&](uint32_t rank) {
     std::vector<int32_t> values(16, 1);
     const auto parts = cluster.Cut(64, 0, rank == 3 ? 2 : rank);  // as rank 2 does, which is in no rack
@@ -274,7 +360,27 @@ TEST_CASE("tree: a rank that goes by itself, past its rack, is refused") {
     auto operation = cluster.engine(rank).Submit(request);
     REQUIRE(operation.ok());
     const Status status = cluster.engine(rank).Wait(**operation, In(30));
-    CHECK(!status.ok());
+    CHECK(status.code() == Code::kStalled);
+    CHECK(status.message().find("waiting for rank 3; have rank 0") != std::string::npos);
+  });
+}
+
+TEST_CASE("tree: a rank whose bytes come both ways counts once: the job fails") {
+  Cluster cluster(TwoRacks());
+  cluster.Everybody([&](uint32_t rank) {
+    std::vector<int32_t> values(16, 1), again(16, 1);
+    Status status;
+    for (const bool directly : {false, true}) {
+      if (directly && rank != 3) continue;
+      Engine::Request request;
+      request.tensor = cluster.engine(rank).Declare(DType::kInt32, cluster.Cut(64, 0, directly ? 2 : rank));
+      request.address = reinterpret_cast<std::byte*>((directly ? again : values).data());
+      request.last_part = 1;
+      auto operation = cluster.engine(rank).Submit(request);
+      status = operation.ok() ? cluster.engine(rank).Wait(**operation, In(rank == 3 && !directly ? 0.2 : 20))
+                              : operation.status();
+    }
+    if (rank == 3) CHECK(!status.ok());
   });
 }
 
