@@ -137,7 +137,15 @@ def _low_comm() -> list[Row]:
     return [
         *(ratio("low_comm", one[0], "calm", *one[1:], simulated=False) for one in rows),
         ratio("low_comm", what, "S1", ways, turns.fast_rate, Target(0.95)),
-        ratio("decoupled", what.replace("0.75", "0.75, grace=auto"), "S1", decoupled, turns.fast_rate, Target(0.95)),
+        ratio(
+            "decoupled",
+            what.replace("0.75", "0.75, grace=auto"),
+            "S1",
+            decoupled,
+            turns.fast_rate,
+            Target(0.95),
+            simulated=False,
+        ),
     ]
 
 
