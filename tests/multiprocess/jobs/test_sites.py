@@ -54,6 +54,39 @@ bps.shutdown()
 """
 
 
+DYING = """
+import os, sys, time
+import torch
+import byteps_like.torch as bps
+
+site, scheduler, secret_file = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+bps.init()
+upper = bps.Upper(scheduler, sites=2, site=site, servers=2, every=2, merge=0.0, secret_file=secret_file, job="upper")
+values = torch.zeros(1000)
+store = bps.Store("w", {"w": values}, combine="sum", upper=upper)
+def train(steps):
+    for _ in range(steps):
+        store.push_pull("w", torch.ones(1000), values).wait()
+train(2)
+while bps.rank() == 0 and store.upper.exchanges == 0:
+    time.sleep(0.005)
+if site == bps.rank() == 0:
+    os._exit(9)
+lost = torch.zeros(1)
+while site == 1 and not lost:
+    train(1)
+    lost = bps.broadcast(torch.tensor([float(store.upper.error is not None)]), 0, name="lost")
+before = values.clone()
+train(5)
+assert torch.equal(values, before + 10)  # of both ranks
+try:
+    store.finish()
+except bps.BytePSLikeError as error:
+    print("END", bps.rank(), type(error).__name__, flush=True)
+bps.shutdown()
+"""
+
+
 @contextlib.contextmanager
 def started(*command: str, **settings: str) -> Iterator[subprocess.Popen[str]]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("BYTEPS", "DMLC"))}
@@ -68,29 +101,51 @@ def started(*command: str, **settings: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def test_two_sites_have_the_same_in_the_end(tmp_path):
-    secret = tmp_path / "secret"
+Process = subprocess.Popen[str]
+
+
+@contextlib.contextmanager
+def two_sites(folder: Path, script: str) -> Iterator[tuple[list[Process], list[Process]]]:
+    """The upper group's processes, and the launchers of both sites, whose workers run `script`."""
+    secret = folder / "secret"
     secret.write_text(secrets.token_hex(32))
     secret.chmod(0o600)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    own = {"BYTEPS_LIKE_SECRET_FILE": str(secret), "BYTEPS_LIKE_JOB": "upper"}
+        port = str(probe.getsockname()[1])
+    address, own = f"127.0.0.1:{port}", {"BYTEPS_LIKE_SECRET_FILE": str(secret), "BYTEPS_LIKE_JOB": "upper"}
     with ExitStack() as running:
-        port = address.rpartition(":")[2]
-        scheduler = running.enter_context(
-            started("scheduler", "--host", "127.0.0.1", "--port", port, "-n", "2", "-s", "2", **own)
+        group = [["scheduler", "--host", "127.0.0.1", "--port", port, "-n", "2", "-s", "2"]]
+        group += [["server", "--scheduler", address]] * 2
+        above = [running.enter_context(started(*command, **own)) for command in group]
+        workers = [sys.executable, "-c", script]
+        yield (
+            above,
+            [
+                running.enter_context(
+                    started("run", "-n", "2", "-s", "1", "--", *workers, str(site), address, str(secret))
+                )
+                for site in range(2)
+            ],
         )
-        servers = [running.enter_context(started("server", "--scheduler", address, **own)) for _ in range(2)]
-        sites = [
-            running.enter_context(
-                started("run", "-n", "2", "-s", "1", "--", sys.executable, "-c", SITE, str(site), address, str(secret))
-            )
-            for site in range(2)
-        ]
+
+
+def test_two_sites_have_the_same_in_the_end(tmp_path):
+    with two_sites(tmp_path, SITE) as (above, sites):
         said = [site.communicate(timeout=PATIENCE)[0] for site in sites]
         for number, (site, text) in enumerate(zip(sites, said, strict=True)):
             assert site.returncode == 0, text
             assert all(f"END {number} {rank} [55]" in text for rank in range(2)), text
-        for process in (scheduler, *servers):
+        for process in above:
             assert process.wait(PATIENCE) == 0, "the upper group has not ended in good order"
+
+
+def test_a_site_goes_on_when_another_one_s_leader_dies(tmp_path):
+    """Which ends that one's job, and the upper one's."""
+    with two_sites(tmp_path, DYING) as (above, sites):
+        said = [site.communicate(timeout=PATIENCE)[0] for site in sites]
+        assert sites[0].returncode != 0 and sites[1].returncode == 0, "\n".join(said)
+        assert "has lost the upper group" in said[1] and "training goes on without it" in said[1], said[1]
+        assert all(f"END {rank} PeerLostError" in said[1] for rank in range(2)), said[1]
+        for process in above:
+            process.wait(PATIENCE)  # it doesn't stay
