@@ -43,9 +43,9 @@ class Case:
     workers: int
     racks: int
     owner: int
-    mbits: int = 100
-    size: int = 8 << 20
-    repeats: int = 5
+    mbits: int = 50
+    size: int = 4 << 20
+    repeats: int = 3
 
     @property
     def links(self) -> list[int]:
