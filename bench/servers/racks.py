@@ -117,9 +117,9 @@ def small_gradients(_arguments: argparse.Namespace) -> dict[str, Any]:
 
     join_process_group()
     half = bps.size() // 2
+    policy = f"k_of_n:k={half},late=next,max_age=8"
     store = bps.Store(
-        "small", {"g": np.zeros(SMALL // 4, np.float32)}, update="none", combine="sum",
-        consistency=f"k_of_n:k={half},late=next,max_age=8",
+        "small", {"g": np.zeros(SMALL // 4, np.float32)}, update="assign", combine="sum", consistency=policy
     )  # fmt: skip
     gradient, out = np.ones(SMALL // 4, np.float32), np.zeros(SMALL // 4, np.float32)
     tensor = torch.ones(SMALL // 4)
@@ -137,11 +137,14 @@ def small_gradients(_arguments: argparse.Namespace) -> dict[str, Any]:
     times: dict[str, list[float]] = {"store": [], "ring": []}
     for _ in range(TURNS):
         for way, call in (("store", by_store), ("ring", by_ring)):
+            store.change(policy)
             dist.barrier()
             for _ in range(CALLS):
                 start = time.perf_counter()
                 call()
                 times[way].append(time.perf_counter() - start)
+            for handle in store.start_finish():  # the last ones would wait for ranks that have ended
+                handle.wait()
     dist.barrier()
     return {"times": times}
 
