@@ -55,16 +55,18 @@ std::byte* ShardStore::PlaceFor(uint32_t rank, const Header& header) {
 
 void ShardStore::OnPush(uint32_t rank, const Header& header, const std::byte* payload) {
   Entry& entry = *keys_.at(header.key);
-  // A first value is no payload.
-  const bool fits = entry.key == nullptr ? header.total == entry.total
-                                         : entry.spec->filters->Fits(entry.dtype, entry.total, header.total);
-  if (!fits || header.dtype != entry.dtype || entry.of_rows())
-    return Refuse(rank, entry.number, "a contribution has another length or type than its spec");
-  if (HasCome(entry, rank, header)) return Repeat(entry, rank, header, payload);
   const Arrival& arrival = entry.arrivals[rank];
-  if (arrival.begun && arrival.round == header.round && arrival.total != header.total)
-    return Refuse(rank, entry.number, "a contribution goes on with another length than it began with");
+  const bool goes_on = arrival.begun && arrival.round == header.round;
+  if (entry.of_rows() || header.dtype != entry.dtype ||
+      !(goes_on ? header.total == arrival.total : MayBeLong(entry, header.total)))
+    return Refuse(rank, entry.number, "a contribution has another length or type than its spec, or than it began with");
+  if (HasCome(entry, rank, header)) return Repeat(entry, rank, header, payload);
   Land(entry, rank, header, payload);
+}
+
+// Whether a contribution may be so long. A first value is no payload.
+bool ShardStore::MayBeLong(const Entry& entry, uint32_t total) {
+  return entry.key == nullptr ? total == entry.total : entry.spec->filters->Fits(entry.dtype, entry.total, total);
 }
 
 void ShardStore::OnClock(uint32_t rank, const Header& header, const std::byte* payload) {

@@ -119,6 +119,7 @@ class ShardStore : private CalledKeys, private SavedKeys {
   void Serve(Entry& entry, uint32_t by = kNoRank);
   bool HasOwn(const Entry& entry, const Reader& reader) const;
   bool MayHave(const Entry& entry, const Reader& reader) const;
+  static bool MayBeLong(const Entry& entry, uint32_t total);
   bool Send(const Entry& entry, const Reader& reader);
   std::shared_ptr<const ShardBuffer> Fetched(const Entry& entry, const Reader& reader, Header& header);
   void Refuse(uint32_t rank, uint64_t key, const std::string& what);
