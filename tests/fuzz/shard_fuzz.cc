@@ -302,6 +302,10 @@ class World : ShardLinks {
         return Require(header.aux != 0 && header.aux < kCodeCount);
       case FrameType::kRegion:
         return Require(header.offset == 0 && header.total == 1);
+      case FrameType::kCall:
+      case FrameType::kCut:
+      case FrameType::kState:  // a frame of another type became one: there are no store keys here
+        return Require(header.aux < kCodeCount);
       case FrameType::kResumed:
       case FrameType::kWarning:
         return;
