@@ -99,7 +99,8 @@ class World : ShardLinks {
   struct Progress {
     bool opened = false;  // it has a value
     bool begins = false;  // this rank is to set it
-    uint32_t clock = 0;   // contributions that were pushed whole
+    uint32_t clock = 0;   // contributions that were pushed whole; fewer where an answer was read late
+    uint32_t most = 0;    // and as many as there ever were
     uint32_t said = 0;    // bytes of the next one, or of the first value
     uint32_t heard = 0;   // contributions whose final answers have come, without a gap
     std::map<uint32_t, std::pair<uint32_t, uint64_t>> final;  // answers, by clock
@@ -308,6 +309,7 @@ class World : ShardLinks {
         progress.begins = false;
       } else {
         known_[key].whole |= BitOf(rank, progress.clock++);
+        progress.most = std::max(progress.most, progress.clock);
       }
     }
     Send(rank, push, input, bits);
@@ -323,6 +325,7 @@ class World : ShardLinks {
     tick.aux = progress.heard;
     tick.length = kNoteBytes;
     known_[key].idle |= BitOf(rank, progress.clock++);
+    progress.most = std::max(progress.most, progress.clock);
     Send(rank, tick, input);
   }
 
@@ -429,7 +432,7 @@ class World : ShardLinks {
     Progress& progress = ranks_[rank][header.key];
     progress.begins = header.aux == kInitialAsked;
     progress.opened = !progress.begins;
-    if (exact_[header.key]) Require(header.round <= progress.clock && header.round >= progress.heard);
+    if (exact_[header.key]) Require(header.round <= progress.most && header.round >= progress.heard);
     if (progress.clock == header.round) return;  // else frames were lost with a link, or this is read late
     progress.clock = std::min(header.round, kClocks);
     progress.heard = std::min(progress.heard, progress.clock);
