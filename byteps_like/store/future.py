@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from byteps_like.store.holding import held
+from byteps_like.store.memory.holding import held
 from byteps_like.wire.note import Applied
 from byteps_like.worker.keeping import KeepHandle, Outcome
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.store.memory.unlocked import UnlockedValues
 from byteps_like.store.policies.bounded import Asp
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import text_of
 from byteps_like.store.policies.unlocked import Hogwild
-from byteps_like.store.unlocked import UnlockedValues
 from byteps_like.worker.api import Worker
 from byteps_like.worker.keeping import Keeps
 

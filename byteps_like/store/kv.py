@@ -26,7 +26,7 @@ from byteps_like.store.filters.filtering import Filtering
 from byteps_like.store.filters.registry import Filter
 from byteps_like.store.functions.calling import begin_call_on_rows, end_call
 from byteps_like.store.future import Future, PartsFlight
-from byteps_like.store.holding import held
+from byteps_like.store.memory.holding import held
 from byteps_like.store.policies.bounded import Asp, Ssp
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import text_of

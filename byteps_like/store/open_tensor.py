@@ -8,7 +8,7 @@ from byteps_like.compression.codec import Draw
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.arrays import Array
 from byteps_like.store.filters.payloads import Payloads
-from byteps_like.store.holding import held
+from byteps_like.store.memory.holding import held
 from byteps_like.store.versions import Versions
 from byteps_like.wire.note import Note
 from byteps_like.worker.keeping import KeepHandle, KeptTensor, PayloadAt, TakesPayloads

@@ -23,8 +23,9 @@ from byteps_like.store.filters.filter import PayloadFilter
 from byteps_like.store.filters.payloads import Payloads, payload_filters
 from byteps_like.store.functions.calling import begin_call, end_call
 from byteps_like.store.future import Future, PartsFlight
-from byteps_like.store.holding import held
 from byteps_like.store.keeper import check_change, keeper_of
+from byteps_like.store.memory.holding import held
+from byteps_like.store.memory.unlocked import UnlockedTensor
 from byteps_like.store.open_tensor import OpenTensor
 from byteps_like.store.policies.bounded import Asp
 from byteps_like.store.policies.policy import Policy
@@ -37,7 +38,6 @@ from byteps_like.store.saving.manifest import SavedTensor
 from byteps_like.store.saving.memory import gather, scatter
 from byteps_like.store.saving.on_servers import SavedOnServers
 from byteps_like.store.terms import StoreTerms, policy_for, terms_of
-from byteps_like.store.unlocked import UnlockedTensor
 from byteps_like.store.updates.adagrad import RowAdagrad
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.store.upper.above import Above, check_below

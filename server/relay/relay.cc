@@ -49,28 +49,28 @@ Status Relay::SetOwner(uint64_t key, ShardNumber owner) {
   const std::string name = "shard " + std::to_string(owner.shard) + " of server " + std::to_string(owner.server);
   if (found == owners_.end()) return Status(Code::kInvalid, name + " does not sum what racks pass on");
   Channel* const channel = channels_[static_cast<size_t>(found - owners_.begin())].get();
-  std::unique_ptr<Way>& way = ways_[key];
-  if (way == nullptr) {
-    way = std::make_unique<Way>();
-    way->part.key = key;
-    way->part.channel = channel;
+  std::unique_ptr<Passage>& passage = passages_[key];
+  if (passage == nullptr) {
+    passage = std::make_unique<Passage>();
+    passage->part.key = key;
+    passage->part.channel = channel;
   }
-  return way->part.channel == channel ? Status()
-                                      : Status(Code::kMismatch, "the ranks disagree whether " + name + " owns it");
+  return passage->part.channel == channel ? Status()
+                                          : Status(Code::kMismatch, "the ranks disagree whether " + name + " owns it");
 }
 
 Status Relay::PassOn(uint64_t key, Round& round) {
-  const auto found = ways_.find(key);
-  if (found == ways_.end()) return Status(Code::kCorrupt, "no rank has said which server owns it");
-  Way& way = *found->second;
-  if (way.in_flight) {
-    way.part.pending = way.part.total - round.summed();
-    way.part.channel->Grown(way.part);
+  const auto found = passages_.find(key);
+  if (found == passages_.end()) return Status(Code::kCorrupt, "no rank has said which server owns it");
+  Passage& passage = *found->second;
+  if (passage.in_flight) {
+    passage.part.pending = passage.part.total - round.summed();
+    passage.part.channel->Grown(passage.part);
     return {};
   }
-  Fill(way.part, round);
-  way.in_flight = true;
-  way.part.channel->Enqueue(way.part);
+  Fill(passage.part, round);
+  passage.in_flight = true;
+  passage.part.channel->Enqueue(passage.part);
   silence_.Arm();
   return {};
 }
@@ -100,20 +100,20 @@ void Relay::Arrived(Part& part, const Header& result) {
 }
 
 void Relay::Landed(Part& part, const Status&) {
-  const auto found = ways_.find(part.key);
-  if (found != ways_.end() && &found->second->part == &part) found->second->in_flight = false;
+  const auto found = passages_.find(part.key);
+  if (found != passages_.end() && &found->second->part == &part) found->second->in_flight = false;
 }
 
 void Relay::Forget(uint64_t key) {
-  const auto found = ways_.find(key);
-  if (found == ways_.end()) return;
+  const auto found = passages_.find(key);
+  if (found == passages_.end()) return;
   Part& part = found->second->part;
   if (found->second->in_flight) part.channel->GiveUp(part, Status(Code::kClosed, "its ranks have given it up"));
   context_.in_step.Place(part.channel->index(), -int64_t{part.bytes});
   part.channel->Forget(part);
-  std::erase_if(forgotten_, [](const auto& way) { return way->part.waiting == 0; });
+  std::erase_if(forgotten_, [](const auto& passage) { return passage->part.waiting == 0; });
   if (part.waiting > 0) forgotten_.push_back(std::move(found->second));
-  ways_.erase(found);
+  passages_.erase(found);
 }
 
 void Relay::Goodbye() {

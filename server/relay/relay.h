@@ -51,7 +51,7 @@ class Relay : private ChannelOwner {
   size_t links_here() const { return links_here_; }  // those that share memory with their owner
 
  private:
-  struct Way {
+  struct Passage {
     Part part;
     bool in_flight = false;
   };
@@ -75,8 +75,8 @@ class Relay : private ChannelOwner {
   std::vector<std::unique_ptr<Channel>> channels_;
   std::vector<ShardNumber> owners_;  // of each channel
   SilenceWatch silence_;
-  std::unordered_map<uint64_t, std::unique_ptr<Way>> ways_;  // by key
-  std::vector<std::unique_ptr<Way>> forgotten_;              // that a channel's queue still passes over
+  std::unordered_map<uint64_t, std::unique_ptr<Passage>> passages_;  // by key
+  std::vector<std::unique_ptr<Passage>> forgotten_;                  // that a channel's queue still passes over
   uint64_t order_ = 0;
   size_t links_here_ = 0;
 };

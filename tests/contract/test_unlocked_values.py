@@ -17,7 +17,7 @@ pytest.importorskip("byteps_like._core", reason="the native core is not built")
 from mixed_job import DEADLINE, WORLDS, MixedJob
 
 from byteps_like.errors import InvalidArgumentError, SystemCallError
-from byteps_like.store import common_memory
+from byteps_like.store.memory import mapped
 from byteps_like.store.store import Store
 from byteps_like.worker.local import LocalWorker
 
@@ -142,9 +142,9 @@ def test_it_stays_hogwild_and_others_don_t_become_it(job):
 
 
 def test_ranks_that_can_t_map_it_are_named_on_all(job, monkeypatch):
-    made = common_memory._made
+    made = mapped._made
     elsewhere = 1 << 22  # above all numbers of processes
-    monkeypatch.setattr(common_memory, "_made", lambda *arguments: (elsewhere, *made(*arguments)[1:]))
+    monkeypatch.setattr(mapped, "_made", lambda *arguments: (elsewhere, *made(*arguments)[1:]))
 
     def train(worker: Any) -> None:
         with pytest.raises(InvalidArgumentError, match="but ranks 0, 1, 2 can't map that of rank 0"):
@@ -157,7 +157,7 @@ def test_want_of_memory_is_told_on_all_ranks_and_nothing_is_left_open(job, monke
     def full(descriptor: int, offset: int, count: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(common_memory.os, "posix_fallocate", full)
+    monkeypatch.setattr(mapped.os, "posix_fallocate", full)
 
     def train(worker: Any) -> None:
         with pytest.raises(SystemCallError, match="which rank 0 could not get: No space left"):

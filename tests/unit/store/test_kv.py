@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from byteps_like.errors import DeadlineError, InvalidArgumentError, ShutdownError
 from byteps_like.store.future import Future, PartsFlight
-from byteps_like.store.holding import held
 from byteps_like.store.kv import KV
+from byteps_like.store.memory.holding import held
 from byteps_like.worker.local import LocalWorker
 
 DEADLINE = 20.0

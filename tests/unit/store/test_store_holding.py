@@ -8,7 +8,7 @@ import weakref
 
 import numpy as np
 
-from byteps_like.store.holding import Holding
+from byteps_like.store.memory.holding import Holding
 
 
 class Flight:

@@ -15,7 +15,7 @@ import numpy as np
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.arrays import Array
-from byteps_like.store.common_memory import common_memory
+from byteps_like.store.memory.mapped import common_memory
 from byteps_like.store.updates.plain import Add
 from byteps_like.store.updates.registry import update_of
 from byteps_like.store.updates.sgd import Sgd
