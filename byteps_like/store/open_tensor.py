@@ -7,7 +7,7 @@ import itertools
 from byteps_like.compression.codec import Draw
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.arrays import Array
-from byteps_like.store.filters.payloads import Payloads
+from byteps_like.store.filters.encoder import Encoder
 from byteps_like.store.memory.holding import held
 from byteps_like.store.versions import Versions
 from byteps_like.wire.note import Note
@@ -17,9 +17,9 @@ from byteps_like.worker.keeping import KeepHandle, KeptTensor, PayloadAt, TakesP
 class OpenTensor(Versions):
     """One that is open. Thread-safe, as versions are."""
 
-    def __init__(self, kept: KeptTensor, payloads: Payloads) -> None:
+    def __init__(self, kept: KeptTensor, encoder: Encoder) -> None:
         super().__init__(kept.declared.spec.name, len(kept.declared.partitions))
-        self.kept, self._payloads = kept, payloads
+        self.kept, self.encoder = kept, encoder
         self._pushed = itertools.count()
         """Contributions that were filtered."""
 
@@ -32,14 +32,15 @@ class OpenTensor(Versions):
 
     def push(self, array: Array, parts: range, note: Note, priority: int | None, rank: int) -> KeepHandle:
         """Contributes these partitions, through the filters. Never blocks."""
-        if not self._payloads:
+        if not self.encoder.payloads:
             handle = self.kept.push(array.ctypes.data, note, parts=parts, priority=priority)
             held.hold(handle, array)
             return handle
         assert isinstance(self.kept, TakesPayloads)  # as all that servers keep
-        number, flat, slices = next(self._pushed) % (1 << 32), array.reshape(-1), self.slices()
+        number, flat = next(self._pushed) % (1 << 32), array.reshape(-1)
+        slices, partitions = self.slices(), self.kept.declared.partitions
         made = [
-            self._payloads.encode(flat[slices[part]], Draw(self.kept.declared.partitions[part].key, number, rank))
+            self.encoder.encode(part, flat[slices[part]], Draw(partitions[part].key, number, rank), note.lr)
             for part in parts
         ]
         at = [PayloadAt(part, one.ctypes.data, one.nbytes) for part, one in zip(parts, made, strict=True)]
@@ -50,7 +51,7 @@ class OpenTensor(Versions):
     @property
     def filters(self) -> str:
         """As servers are told."""
-        return self._payloads.text
+        return self.encoder.payloads.text
 
     def parts(self, part: int | range | None) -> range:
         """Which partitions are meant. Raises InvalidArgumentError for one that there isn't."""

@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from byteps_like.compression.codec import Codec
 from byteps_like.config_values import LARGEST_PARTITION
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.arrays import Array, kept_type, landing, outgoing, shape_of
 from byteps_like.store.combining.registry import combining_by
+from byteps_like.store.filters.encoder import codec_filter, encoder_of, feedback_share
 from byteps_like.store.filters.filter import PayloadFilter
 from byteps_like.store.filters.payloads import Payloads, payload_filters
 from byteps_like.store.functions.calling import begin_call, end_call
@@ -37,6 +39,7 @@ from byteps_like.store.saving.keys import Savable, SavedStore
 from byteps_like.store.saving.manifest import SavedTensor
 from byteps_like.store.saving.memory import gather, scatter
 from byteps_like.store.saving.on_servers import SavedOnServers
+from byteps_like.store.saving.saved import Saved
 from byteps_like.store.terms import StoreTerms, policy_for, terms_of
 from byteps_like.store.updates.adagrad import RowAdagrad
 from byteps_like.store.updates.update import ValueUpdate
@@ -72,6 +75,8 @@ class Store:
         age: str | None = None,
         damp: str | None = None,
         together: bool = True,
+        codec: Codec | str = "",
+        feedback: float | None = None,
         filters: Sequence[PayloadFilter | str] = (),
         upper: Upper | None = None,
         worker: Worker | None = None,
@@ -86,10 +91,14 @@ class Store:
         `whole`: tensors are not cut, which lars and lamb need. `init`: "root", values begin as those of rank 0's
         `tensors`, or "zeros"; a value that servers have already, under this name, stays. `together`: tensors of
         one shape and dtype are cut alike and kept on the same shards, which `call` needs; without it each is placed for
-        itself, which balances many small ones better. `filters`: what contributions go through, which servers undo,
-        such as "float:bytes=2" or "zlib" (docs/how-to/key-value.md); values are read as they are. `upper`: a group of
-        servers above those of this job and of other sites, with whose values this store begins then
-        (docs/how-to/sites.md). `worker`: whose job it is, where this process is in several.
+        itself, which balances many small ones better. `codec`: contributions travel encoded by it, such as "int8" or
+        "topk:ratio=0.01" (docs/how-to/compression.md), and servers decode each as it comes; values are read as they
+        are. `feedback`, from 0 to 1: how much of what a codec leaves out comes with the next contribution; None: all,
+        of a biased codec where the update adds up (add, sgd, momentum, nesterov, proximal). `filters`: what
+        contributions go through besides, which servers undo, such as "float:bytes=2" or "zlib"
+        (docs/how-to/key-value.md). `upper`: a group of servers above those of this job and of other sites, with whose
+        values this store begins then (docs/how-to/sites.md). `worker`: whose job it is, where this process is in
+        several.
 
         Blocks until each value is there. Raises MismatchError where ranks differ, and InvalidArgumentError for a policy
         that so many ranks can't have, tensors that can't be kept or combined so, and a job without servers, which only
@@ -98,9 +107,13 @@ class Store:
         self.name = name
         self._worker = worker or current()
         self._terms = terms_of(self._worker, consistency, update, combining_by(combine, age, damp), init)
-        self._filters = payload_filters(filters)
+        encoding = codec_filter(codec)
+        self._feedback = feedback_share(feedback, encoding, self._terms.update)
+        self._filters = (*encoding, *payload_filters(filters))
         if self._filters and isinstance(self._terms.policy, Hogwild):
-            raise InvalidArgumentError(f"store {name!r}: with hogwild nothing is sent, so filters have nothing to do")
+            raise InvalidArgumentError(
+                f"store {name!r}: with hogwild nothing is sent, so a codec and filters have nothing to do"
+            )
         arrays = {key: outgoing(value, kept_type(value)) for key, value in tensors.items()}
         specs = [
             _tensor_spec(f"store/{name}/{key}", kept_type(value), shape_of(value), self._terms, whole)
@@ -200,7 +213,7 @@ class Store:
             payloads = Payloads(self._filters, declared.spec.dtype)
             spec = _keep_spec(declared.spec, self._terms, payloads.text)
             initial = array.ctypes.data if spec.root == self._worker.rank else 0
-            yield OpenTensor(keeper.keep(declared, spec, initial), payloads)
+            yield OpenTensor(keeper.keep(declared, spec, initial), encoder_of(payloads, self._feedback))
 
     def push(
         self,
@@ -379,7 +392,11 @@ class Store:
             for name, one in self._open.items()
         }  # fmt: skip
         after = () if self.upper is None else (self.upper.restored,)
-        return SavedStore(self.name, self._worker, keeper, tensors, after)
+        return SavedStore(self.name, self._worker, keeper, tensors, (self._restored, *after))
+
+    def _restored(self, _: Saved) -> None:
+        for tensor in self._open.values():
+            tensor.encoder.begin_anew()
 
     def versions(self, name: str) -> tuple[int, ...]:
         """Of each partition, that which this rank has pulled last; 0 before."""

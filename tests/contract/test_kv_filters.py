@@ -82,10 +82,25 @@ def test_floats_are_off_by_a_step_and_right_in_the_mean(job, filters):
     assert abs(errors.mean()) < 3 * step / np.sqrt(errors.size), "pushes were rounded without bias, too"
 
 
+@pytest.mark.parametrize(("codec", "error"), [("int8", 0.02), ("fp16", 1e-3), ("int:scale=shared", 0.02), ("coo", 0)])
+def test_a_codec_is_a_filter_both_ways(job, codec, error):
+    rows, turn = np.random.default_rng(4).normal(size=(500, 3)).astype(np.float32), threading.Barrier(RANKS)
+
+    def train(worker: Any) -> np.ndarray:
+        kv = KV(f"codec {codec}", 3, consistency="bsp", combine="mean", filters=[codec, "zlib"], worker=worker)
+        assert kv.push(KEYS, rows).counted
+        turn.wait(DEADLINE)
+        return kv.pull(KEYS).value
+
+    for found in job.everybody(train):
+        assert np.abs(found - rows).max() <= 3 * error + 1e-6
+
+
 @pytest.mark.parametrize(
     ("filters", "most"),
     [
         ((), 4.0),
+        (("int8",), 1.0),
         (("float:3",), 3.0),
         (("float:2",), 2.0),
         (("float:1",), 1.0),

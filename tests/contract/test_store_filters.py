@@ -170,7 +170,7 @@ def test_what_cannot_be_is_refused():
             for filters, more, words in (
                 (["significant:delta=1"], {}, "filter significant is of rows by key: only a KV"),
                 ("zlib", {}, "is one text"),
-                (["zlib", "float"], {}, "float takes rows, not what zlib makes"),
+                (["zlib", "float"], {}, "float:bytes=3 takes rows, not what zlib:level=1 makes"),
                 (["gzip"], {}, "no filter 'gzip'"),
                 (["zlib"], {"consistency": "hogwild"}, "with hogwild nothing is sent"),
             ):

@@ -9,9 +9,11 @@
 // add; what became of a contribution is told of whole ones, and always the same; failures that say why, once.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,6 +21,7 @@
 #include "csrc/wire/bytes.h"
 #include "csrc/wire/note.h"
 #include "csrc/wire/saving.h"
+#include "server/store/filters/filters.h"
 #include "tests/fuzz/shard_links.h"
 
 namespace byteps_like {
@@ -51,7 +54,21 @@ constexpr Rules kRules[] = {
     {DType::kFloat64,
      "policy ssp:s=0\ncombine mean:age=inverse,damp=none\nupdate "
      "adam:beta1=0.9,beta2=0.999,eps=1e-08,lr=0.1,weight_decay=0.3"},
+    {DType::kInt64, "policy ssp:s=1\ncombine sum:age=none,damp=none\nupdate add\nfilters zlib:level=1"},
+    {DType::kFloat32,
+     "policy asp\ncombine mean:age=none,damp=none\nupdate add\nfilters int:bits=4,block=256,rounding=stochastic,scale="
+     "shared,seed=0"},
+    {DType::kFloat64, "policy bsp\ncombine sum:age=none,damp=none\nupdate add\nfilters coo zlib:level=6"},
+    {DType::kFloat32,
+     "policy bsp\ncombine sum:age=none,damp=none\nupdate add\nfilters thc:bits=4,clamp=32,seed=0,table=auto"},
 };
+
+// What a spec's line of filters means; none of a spec without.
+std::shared_ptr<const Filters> FiltersOf(std::string_view text) {
+  constexpr std::string_view kLine = "\nfilters ";
+  const size_t begin = text.find(kLine);
+  return *Filters::Parse(begin == text.npos ? "" : text.substr(begin + kLine.size()));
+}
 
 enum Action : uint32_t {
   kOpen,
@@ -83,7 +100,8 @@ int64_t BitOf(uint32_t rank, uint32_t clock) { return int64_t{1} << (rank * kClo
 
 class World : ShardLinks {
  public:
-  explicit World(uint32_t rules) : ShardLinks(kLimit), rules_(kRules[rules % std::size(kRules)]) {
+  explicit World(uint32_t rules)
+      : ShardLinks(kLimit), rules_(kRules[rules % std::size(kRules)]), filters_(FiltersOf(rules_.text)) {
     exact_.fill(rules_.dtype == DType::kInt64);
   }
 
@@ -128,7 +146,7 @@ class World : ShardLinks {
       case kPushAll:
       case kPushLoud:
         if (!progress.opened) return;
-        return Push(rank, key, 0, BytesOf(key), input, action == kPushAll);
+        return Push(rank, key, 0, 0, input, action == kPushAll);
       case kRepeat:
         if (progress.clock == progress.heard) return;
         return Repeat(rank, key, progress.heard + input.Byte() % (progress.clock - progress.heard), input);
@@ -296,6 +314,7 @@ class World : ShardLinks {
     if (progress.clock == kClocks) return;
     Header push = HeaderFor(FrameType::kPush, rank, key);
     push.round = progress.clock;
+    push.total = TotalOf(push, bits);
     push.offset = (bits & kInitial) != 0 ? 0 : progress.said;
     push.length = push.total - static_cast<uint32_t>(push.offset);
     if (most != 0) push.length = std::min(push.length, most);
@@ -333,6 +352,7 @@ class World : ShardLinks {
   void Repeat(uint32_t rank, uint32_t key, uint32_t clock, Input& input) {
     Header push = HeaderFor(FrameType::kPush, rank, key);
     push.round = clock;
+    push.total = TotalOf(push, 0);
     push.flags = kNoted | kSilent;
     push.aux = ranks_[rank][key].heard;
     push.length = kNoteBytes;
@@ -363,10 +383,33 @@ class World : ShardLinks {
     if (mutates_) Change(header, input);
     Buffer payload;
     if ((header.flags & kNoted) != 0 && header.length >= kNoteBytes) payload = NoteOf(header, bits, input);
-    const size_t elements = (header.length - payload.size()) / SizeOf(rules_.dtype);
-    for (size_t i = 0; i < elements; ++i) Append(payload, header, bits, i);
+    if (IsFiltered(header, bits)) {
+      const Buffer all = Encoded(header);
+      const size_t begin = std::min<size_t>(header.offset, all.size());
+      payload.insert(payload.end(), all.begin() + static_cast<ptrdiff_t>(begin), all.end());
+    } else {
+      const size_t elements = (header.length - payload.size()) / SizeOf(rules_.dtype);
+      for (size_t i = 0; i < elements; ++i) Append(payload, header, bits, i);
+    }
     payload.resize(header.length);
     PutFrame(rank, header, payload);
+  }
+
+  // First values are not.
+  bool IsFiltered(const Header& header, uint32_t bits) const {
+    return header.type == FrameType::kPush && !filters_->empty() && (bits & kInitial) == 0;
+  }
+  // A contribution as filters make it.
+  Buffer Encoded(Header header) {
+    header.offset = 0;
+    Buffer rows;
+    for (size_t i = 0; i < kElements[header.key % kKeys]; ++i) Append(rows, header, 0, i);
+    auto payload = filters_->Encode(rules_.dtype, {header.key, header.round, header.rank}, rows, kMaxPartition, own_);
+    Require(payload.ok());
+    return Buffer(payload->buffer.data(), payload->buffer.data() + payload->bytes);
+  }
+  uint32_t TotalOf(const Header& header, uint32_t bits) {
+    return IsFiltered(header, bits) ? static_cast<uint32_t>(Encoded(header).size()) : header.total;
   }
 
   Buffer NoteOf(const Header& header, uint32_t bits, Input& input) const {
@@ -441,7 +484,7 @@ class World : ShardLinks {
   void OnResumed(uint32_t rank, const Header& header) {
     if (!sane_) return;
     Progress& progress = ranks_[rank][header.key];
-    Require(header.offset < header.total && header.offset % SizeOf(rules_.dtype) == 0);
+    Require(header.offset < header.total && (!filters_->empty() || header.offset % SizeOf(rules_.dtype) == 0));
     if (header.round == progress.clock) progress.said = static_cast<uint32_t>(header.offset);
   }
 
@@ -486,6 +529,9 @@ class World : ShardLinks {
   }
 
   const Rules rules_;
+  const std::shared_ptr<const Filters> filters_;
+  std::atomic<uint64_t> held_ = 0;
+  ShardMemory own_{"the fuzzer", 0, held_};
   std::array<std::array<Progress, kKeys>, kRanks> ranks_;
   std::array<Known, kKeys> known_;
   std::array<uint32_t, kRanks> called_{};  // calls that were answered, by rank

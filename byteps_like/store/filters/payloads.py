@@ -1,4 +1,4 @@
-"""The payload filters of a table, one after the other."""
+"""The payload filters of a tensor or a table, one after the other."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from byteps_like.compression.codec import Draw
 from byteps_like.config_values import LARGEST_PARTITION
 from byteps_like.dtypes import DType
 from byteps_like.errors import CorruptError, InvalidArgumentError
+from byteps_like.store.filters.codec_filter import CodecFilter
 from byteps_like.store.filters.filter import PayloadFilter, RowFilter
 from byteps_like.store.filters.registry import filter_of
 from byteps_like.wire.crc32c import Buffer
@@ -41,8 +42,10 @@ class Payloads:
         for place, one in enumerate(self._filters):
             one.check(dtype)
             if one.takes_rows and place:
-                before = self._filters[place - 1].name
-                raise InvalidArgumentError(f"filter {one.name} takes rows, not what {before} makes of them: swap them")
+                before = self._filters[place - 1].spec()
+                raise InvalidArgumentError(
+                    f"filter {one.spec()} takes rows, not what {before} makes of them: swap them"
+                )
 
     def __bool__(self) -> bool:
         """Whether there is any."""
@@ -53,12 +56,24 @@ class Payloads:
         """As servers are told, and compare."""
         return " ".join(one.spec() for one in self._filters)
 
+    @property
+    def codec(self) -> CodecFilter | None:
+        """The first of them, if that is a codec."""
+        first = self._filters[0] if self._filters else None
+        return first if isinstance(first, CodecFilter) else None
+
     def encode(self, rows: NDArray[Any], draw: Draw) -> NDArray[np.uint8]:
         """What stands for them. Raises InvalidArgumentError if that is too much to be sent."""
         if not rows.size:
             return np.zeros(0, np.uint8)
-        payload: Buffer = np.ascontiguousarray(rows).data.cast("B")
-        for one in self._filters:
+        return self._encoded(np.ascontiguousarray(rows).data.cast("B"), draw, self._filters)
+
+    def encode_on(self, payload: Buffer, draw: Draw) -> NDArray[np.uint8]:
+        """The same, of what the first filter has made of some."""
+        return self._encoded(payload, draw, self._filters[1:])
+
+    def _encoded(self, payload: Buffer, draw: Draw, filters: Sequence[PayloadFilter]) -> NDArray[np.uint8]:
+        for one in filters:
             payload = one.encode(self._dtype, draw, payload)
         found = np.frombuffer(payload, np.uint8)
         if not len(found):

@@ -1,5 +1,6 @@
 """All filters by name, and their text form, "name:key=value,key=value". A new one is a file in this room and a row
-here; one of payloads has a native twin in server/store/filters. Users register theirs with `table_filter`."""
+here; one of payloads has a native twin in server/store/filters. Codecs are filters, too, by their own names. Users
+register theirs with `table_filter`."""
 
 from __future__ import annotations
 
@@ -8,8 +9,10 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from byteps_like.compression.registry import CODECS, SHORT, codec_of
 from byteps_like.compression.spec import parse
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.store.filters.codec_filter import CodecFilter
 from byteps_like.store.filters.filter import PayloadFilter, RowFilter
 from byteps_like.store.filters.fixed_float import FixedFloat
 from byteps_like.store.filters.kkt import Kkt
@@ -21,6 +24,7 @@ Filter = RowFilter | PayloadFilter
 
 FILTERS: dict[str, type[Filter]] = {one.name: one for one in (Significant, Kkt, Noise, FixedFloat, Zlib)}
 """By name."""
+_OF_CODECS = frozenset(one.name for one in CODECS) | SHORT.keys()
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
 _READ = {"int": int, "int | None": int, "float": float, "str": str}
@@ -41,6 +45,8 @@ def table_filter(kind: AnyFilter) -> AnyFilter:
             f"a filter can't be called {kind.name!r}: a name has up to 64 letters, digits, '_', '.' and '-', and begins"
             " with a letter or '_'"
         )
+    if kind.name in _OF_CODECS:
+        raise InvalidArgumentError(f"there is already a codec {kind.name!r}, which is a filter, too")
     known = FILTERS.setdefault(kind.name, kind)
     if known is not kind:
         raise InvalidArgumentError(f"there is already a filter {kind.name!r}: {known!r}")
@@ -48,7 +54,7 @@ def table_filter(kind: AnyFilter) -> AnyFilter:
 
 
 def filter_of(wanted: Filter | str) -> Filter:
-    """The filter of that text ("zlib", "float:bytes=2", or short "float:2").
+    """The filter of that text ("zlib", "float:bytes=2", or short "float:2"), or the codec ("int8", "topk:ratio=0.01").
 
     Raises InvalidArgumentError for unknown names and parameters, naming what there is, for what lacks one, and for
     values out of bounds.
@@ -61,8 +67,10 @@ def filter_of(wanted: Filter | str) -> Filter:
         name, given = parse(_in_full(wanted))
     except ValueError as error:
         raise InvalidArgumentError(f"filter: {error}") from None
+    if name in _OF_CODECS:
+        return CodecFilter(codec_of(wanted))
     if name not in FILTERS:
-        known = "; ".join(f"{one.name} ({one.about})" for one in FILTERS.values())
+        known = "; ".join(f"{one.name} ({one.about})" for one in [*FILTERS.values(), CodecFilter])
         raise InvalidArgumentError(f"there is no filter {name!r}; there are: {known}")
     return _built(FILTERS[name], given, wanted)
 

@@ -43,6 +43,7 @@ class Add(ValueUpdate):
     name: ClassVar[str] = "add"
     source: ClassVar[str] = "ps-lite, KVServerDefaultHandle"
     takes_integers: ClassVar[bool] = True
+    adds_up: ClassVar[bool] = True
 
     @override
     def compute(self, value: Values, state: Values, gradient: Values, lr: float, step: int) -> tuple[Values, Values]:

@@ -19,6 +19,7 @@ class Proximal(ValueUpdate):
     name: ClassVar[str] = "proximal"
     source: ClassVar[str] = 'Daubechies, Defrise, De Mol, "An iterative thresholding algorithm" (2004)'
     may_hold_zeros: ClassVar[bool] = True
+    adds_up: ClassVar[bool] = True
 
     lr: float = non_negative(1e-3)
     l1: float = non_negative(1e-3)

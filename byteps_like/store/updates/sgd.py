@@ -16,6 +16,7 @@ class Sgd(ValueUpdate):
 
     name: ClassVar[str] = "sgd"
     source: ClassVar[str] = "torch.optim.SGD"
+    adds_up: ClassVar[bool] = True
 
     lr: float = non_negative(1e-3)
     weight_decay: float = non_negative(0.0)
@@ -32,6 +33,7 @@ class Momentum(ValueUpdate):
     name: ClassVar[str] = "momentum"
     source: ClassVar[str] = "torch.optim.SGD"
     slots: ClassVar[int] = 1
+    adds_up: ClassVar[bool] = True
 
     lr: float = non_negative(1e-3)
     momentum: float = fraction(0.9)
@@ -51,6 +53,7 @@ class Nesterov(ValueUpdate):
     name: ClassVar[str] = "nesterov"
     source: ClassVar[str] = "torch.optim.SGD with nesterov=True"
     slots: ClassVar[int] = 1
+    adds_up: ClassVar[bool] = True
 
     lr: float = non_negative(1e-3)
     momentum: float = fraction(0.9)

@@ -57,6 +57,9 @@ class ValueUpdate(ABC):
     """The parameter that a text may give without its name, alone; "": none."""
     may_hold_zeros: ClassVar[bool] = False
     """Whether weights may stay zero because of a penalty, whatever gradients they have."""
+    adds_up: ClassVar[bool] = False
+    """Whether two updates in a row do what one by the sum of their gradients does, or nearly so: then what a codec has
+    left out of a gradient may come with the next."""
     checks_result: ClassVar[bool] = False
     """Whether a version is left out where value or state come out with an infinity or a NaN."""
 

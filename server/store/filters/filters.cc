@@ -4,6 +4,7 @@
 #include <string>
 
 #include "csrc/base/hook.h"
+#include "server/store/filters/codec_filter.h"
 
 namespace byteps_like {
 
@@ -27,11 +28,14 @@ Result<FilterPointer> MakeFilter(std::string_view text) {
     if (spec->name() == row.name) return row.make(*spec);
     known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
+  auto codec = MakeCodecFilter(text);
+  if (!codec.ok() || *codec != nullptr) return codec;
   const FilterFinder find = TheHook<FilterFinder>().Get();
   auto own = find ? find(std::string(text)) : FilterPointer();
   if (!own.ok() || *own != nullptr) return own;
-  return Status(Code::kInvalid, "this server has no filter " + spec->name() + "; it has " + known +
-                                    ", and others if it is started with --import and the module that registers them");
+  return Status(Code::kInvalid,
+                "this server has no filter " + spec->name() + "; it has " + known +
+                    ", all codecs, and others if it is started with --import and the module that registers them");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The payload filters of a table, one after the other, and the table of all that there are. To add one, write a .cc in
-// this folder, and a row in filters.cc.
+// The payload filters of a store key, one after the other, and the table of all that there are, beside all codecs. To
+// add one, write a .cc in this folder, and a row in filters.cc.
 #pragma once
 
 #include <cstddef>
