@@ -431,6 +431,9 @@ void BindEngine(nb::module_& m) {
            nb::arg("note"), "`payloads`: (partition, address, bytes).")
       .def("tick", &Tick, nb::arg("tensor"), nb::arg("parts"), nb::arg("priority"), nb::arg("note"),
            "Contributes nothing: a clock goes by, of a tensor or of a table at its shards.")
+      .def(
+          "cut_off", [](PyEngine& self, uint32_t tensor) { return self.engine().CutOffParts(tensor); },
+          nb::arg("tensor"), "Partitions of which servers have enough without this rank's next contribution.")
       .def("read", &Read, nb::arg("tensor"), nb::arg("address"), nb::arg("parts"), nb::arg("priority"),
            nb::arg("least"), "Of that version or a newer one, once the policy lets this rank.")
       .def("keep_table", &KeepTable, nb::arg("tensor"), nb::arg("parts"), nb::arg("text"), nb::arg("width"),

@@ -42,6 +42,7 @@ _OF_KEYS = frozenset(
         FrameType.OPENED,
         FrameType.APPLIED,
         FrameType.VALUE,
+        FrameType.CUTOFF,
         FrameType.NACK,
         FrameType.CALL,
         FrameType.CUT,

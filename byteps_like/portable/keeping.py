@@ -31,6 +31,9 @@ class StoresWorker(Waited, Protocol):
     def ended(self, handle: PortableHandle) -> None:
         """It has ended. On the worker's own thread."""
 
+    def is_cut_off(self, part: Partition) -> bool:
+        """Whether its server has enough without this rank's next contribution. Raises the job's error."""
+
     def change(self, declared: Declared, spec: KeepSpec, start: Callable[[], KeepHandle]) -> KeepHandle:
         """Asks for the spec by `start`. See worker.keeping.KeptTensor."""
 
@@ -187,6 +190,10 @@ class PortableKept:
         urgency = self._priority(priority)
         return start_ticks(self._worker, self.declared.spec.name,
                            every if parts is None else [every[part] for part in parts], note, urgency)  # fmt: skip
+
+    def cut_off(self) -> Sequence[int]:
+        """See KeptTensor."""
+        return [number for number, part in enumerate(self.declared.partitions) if self._worker.is_cut_off(part)]
 
     def pull(
         self, address: int, *, parts: range | None = None, least: int = 0, priority: int | None = None

@@ -67,6 +67,10 @@ class Pump:
         """Starts an operation on store keys; when it has ended, they call `ended`."""
         self._post(lambda: self._use_stores(handle, calls))
 
+    def is_cut_off(self, server: int, key: int) -> bool:
+        """Whether that server has enough without this rank's next contribution to a store key."""
+        return self._channels[server].stores.is_cut_off(key)
+
     def ended(self, handle: PortableHandle) -> None:
         """An operation on store keys has ended. Only on the thread."""
         self._handles.discard(handle)

@@ -81,6 +81,11 @@ class StoreFlow:
         lane = self._tables[key]
         self._change(lane, lambda: lane.fetch(fetch))
 
+    def is_cut_off(self, key: int) -> bool:
+        """Whether the server has enough without this rank's next contribution to it. May be asked by any thread."""
+        lane = self._lanes.get(key)
+        return lane is not None and lane.cut_off
+
     def call(self, keys: list[int], here: int, parts: int, text: bytes, answered: Answered) -> None:
         """Queues a call on keys of one shard that are open. See LaneCall."""
         self._calls.add(LaneCall([self._lanes[key] for key in keys], here, parts, text, answered))

@@ -158,6 +158,8 @@ class StoreLane:
         self._reading: dict[int, LanePull] = {}
         """Asked for, by clock."""
         self._change: _Change | None = None
+        self.cut_off = False
+        """Whether the server is about to make a version without the next contribution."""
 
     # What is asked of it
 
@@ -193,6 +195,7 @@ class StoreLane:
 
     def push(self, push: LanePush) -> None:
         """Queues a contribution."""
+        self.cut_off = False
         push.clock = self._clock
         self._clock += 1
         self._pushes[push.clock % CLOCKS] = push
@@ -350,6 +353,8 @@ class StoreLane:
             self._take_applied(header, payload)
         elif header.type is FrameType.VALUE:
             self._take_value(header, payload)
+        elif header.type is FrameType.CUTOFF:
+            self.cut_off = header.round == self._clock % CLOCKS  # else that contribution is on its way
         else:
             raise self._corrupt(f"a {header.type.name} frame")
 

@@ -305,6 +305,11 @@ class PortableWorker(Stands):
             self._check_open()
             self._pump.use_stores(handle, calls)
 
+    def is_cut_off(self, part: Partition) -> bool:
+        """See portable.keeping.StoresWorker."""
+        self._raise_error()
+        return self._pump.is_cut_off(part.server, part.key)
+
     def ended(self, handle: PortableHandle) -> None:
         """It has ended. On the pump's thread."""
         self._pump.ended(handle)

@@ -144,6 +144,7 @@ class ContentKey(Generic[Brought]):
         if gradient is not None:
             self.content.check(push.source, gradient)
         weight = self.combining.check_weight(push.weight)
+        self.combining.check_block(push.last)
         self._check_integers(float(weight).is_integer() and weight < 2.0**63)
         self.update.rate(lr)
         self._check_rate(push, lr)
@@ -173,7 +174,7 @@ class ContentKey(Generic[Brought]):
 
     def _held(self, push: Contribution) -> list[PushAnswer]:
         staged = self._staged.get(_id(push))
-        if staged is None or staged.push in self.ledger.open.pushes.values():
+        if staged is None or staged.push in self.ledger.open.pushes:
             return []
         return [PushAnswer(staged.push, Applied.HELD, self.ledger.version)]
 
@@ -193,10 +194,10 @@ class ContentKey(Generic[Brought]):
         staged = [self._staged.pop(_id(push)) for push in version.pushes]
         finite = [one for one in staged if one.is_finite and not one.push.idle]
         applied = bool(finite) and self._apply(version.number, finite)
-        made_of = tuple(sorted(one.push.source for one in finite)) if applied else ()
+        made_of = tuple(sorted({one.push.source for one in finite})) if applied else ()
         return [
-            PushAnswer(one.push, Applied.COUNTED if one.push.idle or one.push.source in made_of else Applied.NOT_FINITE,
-                       version.number, made_of)
+            PushAnswer(one.push, Applied.COUNTED if one.push.idle or (applied and one.is_finite) else
+                       Applied.NOT_FINITE, version.number, made_of)
             for one in staged
         ]  # fmt: skip
 

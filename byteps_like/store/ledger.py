@@ -12,7 +12,16 @@ from dataclasses import dataclass
 
 from byteps_like.errors import CorruptError
 from byteps_like.store.gradient_estimate import GradientEstimate
-from byteps_like.store.policies.policy import ROUNDS, Contribution, Open, Policy, PushPace, PushVerdict, StoreRound
+from byteps_like.store.policies.policy import (
+    NOW,
+    ROUNDS,
+    Contribution,
+    Open,
+    Policy,
+    PushPace,
+    PushVerdict,
+    StoreRound,
+)
 
 _RECENT = 0.25
 """The part of the newest interval in the average of all."""
@@ -77,7 +86,13 @@ class Ledger:
     def clock(self, source: int) -> int:
         """That of its next push; what is before it is here."""
         behind = self.clocks[source] if source in self.clocks else self._left[source]
-        return behind + (source in self.open.pushes) + sum(one.source == source for one in self._held)
+        return behind + sum(one.source == source for one in (*self.open.pushes, *self._held))
+
+    def cut_off(self) -> list[int]:
+        """Live sources of which nothing is here, while the open version is about to be made without them: they should
+        send the blocks that they have finished."""
+        due = self.policy.ready_at(self)
+        return [] if due is None or due == NOW else [one for one in self.clocks if one not in self.open.sources]
 
     def push(self, push: Contribution, now: float) -> list[Event]:
         """A contribution has come, whole. Nothing becomes of one that has come before. Raises CorruptError if one
@@ -143,12 +158,12 @@ class Ledger:
     def amend(self) -> None:
         """A version is made of no contribution. Who waits for its own to be part of one goes on waiting."""
         self.version += 1
-        for push in (*self.open.pushes.values(), *self._held):
+        for push in (*self.open.pushes, *self._held):
             self.bases[push.source] = self.version
 
     def drop(self) -> list[Event]:
         """What waits is late."""
-        waiting = [*self.open.pushes.values(), *self._held]
+        waiting = [*self.open.pushes, *self._held]
         self.open, self._held = Open(self.open.since), []
         for push in waiting:
             self._settle(push)
@@ -171,11 +186,15 @@ class Ledger:
 
     def _note(self, push: Contribution, now: float) -> None:
         self.bases[push.source] = push.base
+        pace = self.paces.get(push.source)
+        self.paces[push.source] = PushPace(now, None if pace is None else now - pace.last)
+        if push.last:
+            self._note_last(push, now)
+
+    def _note_last(self, push: Contribution, now: float) -> None:
         if self.policy.observes and self.version - push.base < len(self.rounds):
             known = self.rounds[push.base - self.version - 1]
             known.times.append(now - known.began)
-        pace = self.paces.get(push.source)
-        self.paces[push.source] = PushPace(now, None if pace is None else now - pace.last)
         if self._newest is not None:
             gap = now - self._newest
             self.gap = gap if self.gap is None else self.gap + _RECENT * (gap - self.gap)
@@ -189,16 +208,18 @@ class Ledger:
         if verdict is PushVerdict.HOLD:
             self._held.append(push)
         else:
-            self.open.pushes[push.source] = push
-            self.open.times.append(now)
+            self.open.pushes.append(push)
+            if push.last:
+                self.open.finished[push.source] = now
         return []
 
     def _waits(self, source: int) -> bool:
-        """Whether a contribution of it waits: of each source one goes after the other, and a version has one."""
-        return source in self.open.pushes or any(one.source == source for one in self._held)
+        """Whether contributions of it wait for the next version: of each source one goes after the other, and a version
+        has the blocks of one."""
+        return source in self.open.finished or any(one.source == source for one in self._held)
 
     def _make(self, now: float) -> list[Event]:
-        pushes, held = tuple(self.open.pushes.values()), self._held
+        pushes, held = tuple(self.open.pushes), self._held
         self.version += 1
         self.open, self._held = Open(now), []
         if self.policy.observes:

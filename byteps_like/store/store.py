@@ -47,7 +47,7 @@ from byteps_like.store.upper.above import Above, check_below
 from byteps_like.store.upper.exchange import Site
 from byteps_like.store.upper.upper import Upper
 from byteps_like.store.versions import Found
-from byteps_like.wire.note import Note
+from byteps_like.wire.note import Note, NoteBit
 from byteps_like.worker.api import TensorSpec, Worker
 from byteps_like.worker.current import current
 from byteps_like.worker.keeping import KeepHandle, KeepSpec
@@ -225,6 +225,7 @@ class Store:
         weight: float = 1.0,
         lr: float | None = None,
         loss: float = math.nan,
+        last: bool = True,
         priority: int | None = None,
     ) -> Future:
         """Contributes `value`, of the tensor's shape, to it. Never blocks. Done when servers have applied it, or not.
@@ -232,14 +233,28 @@ class Store:
         A contiguous array of the type that is kept is sent from its own memory, and must stay as it is until then;
         anything else is copied first. `part`: only these partitions of it, by number or range (see `slices`). `base`:
         the version that it was computed on; None: of each partition the one that was pulled last. `weight`: what it
-        counts beside others. `lr`: instead of the update's own. `loss`: of the step, for servers. `priority`: greater
-        goes first. Raises InvalidArgumentError for arguments out of bounds, and the job's error once it has failed.
+        counts beside others. `lr`: instead of the update's own. `loss`: of the step, for servers. `last`: False of a
+        block, behind which others follow of what this rank has set out to contribute (see `cut_off`); a version counts
+        a rank as there once it has its last block. `priority`: greater goes first. Raises InvalidArgumentError for
+        arguments out of bounds, and the job's error once it has failed.
         """
         tensor = self._tensor(name)
-        self._check_push(tensor, weight, lr)
+        integers = tensor.kept.declared.spec.dtype is DType.INT64
+        self._terms.check_push(weight, lr, integers=integers, last=last)
         array = outgoing(value, tensor.kept.declared.spec.dtype)
-        return self._push(tensor, array, part, Note(weight=weight, lr=math.nan if lr is None else lr, loss=loss),
-                          base, priority)  # fmt: skip
+        note = Note(
+            weight=weight,
+            lr=math.nan if lr is None else lr,
+            loss=loss,
+            bits=NoteBit.LAST_BLOCK if last else NoteBit.PARTIAL,
+        )
+        return self._push(tensor, array, part, note, base, priority)
+
+    def cut_off(self, name: str) -> tuple[int, ...]:
+        """Partitions of which servers have enough without this rank's next contribution: they wait for the rest of the
+        policy's `grace`, then make a version. What of it is finished may be pushed with last=False, to be part of that
+        version; what is pushed later with last=True is then the rest. Never blocks; raises the job's error."""
+        return tuple(self._tensor(name).kept.cut_off())
 
     def pull(
         self, name: str, out: Any, *, part: int | range | None = None, version: int | None = None,
@@ -431,8 +446,7 @@ class Store:
         flights = []
         with self._gate:
             for parts, known in tensor.by_base(tensor.parts(part), base):
-                own = Note(base=known, weight=note.weight, lr=note.lr, loss=note.loss)
-                handle = tensor.push(array, parts, own, priority, self._worker.rank)
+                handle = tensor.push(array, parts, replace(note, base=known), priority, self._worker.rank)
                 flights.append(PartsFlight(handle, parts, known))
         return Future(flights, tensor.heard, note.weight, self._worker.rank)
 
@@ -447,9 +461,6 @@ class Store:
         if name not in self._open:
             raise InvalidArgumentError(f"store {self.name!r} has no {name!r}; it has {', '.join(self._open)}")
         return self._open[name]
-
-    def _check_push(self, tensor: OpenTensor, weight: float, lr: float | None) -> None:
-        self._terms.check_push(weight, lr, integers=tensor.kept.declared.spec.dtype is DType.INT64)
 
     def _check_shape(self, tensor: OpenTensor, value: Any) -> None:
         spec = tensor.kept.declared.spec

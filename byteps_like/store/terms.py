@@ -34,10 +34,11 @@ class StoreTerms:
         """How values are kept, but for the policy: what must be the same where they are restored."""
         return f"combine {self.combining.text()}, update {self.update.spec()}"
 
-    def check_push(self, weight: float, lr: float | None, *, integers: bool) -> None:
+    def check_push(self, weight: float, lr: float | None, *, integers: bool, last: bool = True) -> None:
         """Raises InvalidArgumentError for what can't come with a contribution."""
         self.update.rate(lr)
         self.combining.check_weight(weight)
+        self.combining.check_block(last)
         if integers and not float(weight).is_integer():
             raise InvalidArgumentError(f"weight {weight}: contributions of integers need whole numbers as weights")
 

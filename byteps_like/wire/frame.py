@@ -74,6 +74,7 @@ class FrameType(IntEnum):
     FETCH = 24
     NACK = 25
     CLOCK = 26
+    CUTOFF = 27
     CUT = 28
     CALL = 29
     STATE = 31

@@ -25,8 +25,11 @@ class NoteBit(IntFlag):
     """Bits of `Note.bits`."""
 
     LAST_BLOCK = 1
+    """Nothing follows of what its source has set out to bring."""
     PARTIAL = 2
+    """It is a part of that, and others follow."""
     INITIAL = 4
+    """It is the first value of the key."""
 
 
 class Applied(IntEnum):

@@ -113,6 +113,10 @@ class KeptTensor(Protocol):
         """Contributes nothing: the clock of this rank goes by, and nobody waits for what it might have brought. No
         version is made of it alone but where all had to come. As `push` otherwise."""
 
+    def cut_off(self) -> Sequence[int]:
+        """Partitions of which servers have enough without this rank's next contribution: a version is about to be made.
+        What of it is finished may be sent as a block. Never blocks."""
+
     def pull(
         self, address: int, *, parts: range | None = None, least: int = 0, priority: int | None = None
     ) -> KeepHandle:

@@ -480,6 +480,7 @@ void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
     case FrameType::kOpened:
     case FrameType::kApplied:
     case FrameType::kValue:
+    case FrameType::kCutoff:
     case FrameType::kNack:
       return OnKept(link, header, payload);
     case FrameType::kCall:

@@ -112,6 +112,7 @@ void Engine::Retire(uint32_t tensor) {
     std::lock_guard lock(mutex_);
     for (const auto& part : tensors_.at(tensor).parts) {
       context_.in_step.Place(part->channel->index(), -int64_t{part->weight});
+      cut_off_.erase(part->key);
       if (part->operation) continue;
       part->channel->Forget(*part);
       if (part->coding != nullptr && part->coding->prelude) part->channel->Forget(*part->coding->prelude);

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -121,6 +122,9 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   // The same of what brings nothing: a clock goes by, of a tensor or of a table at shards whose first partitions those
   // are.
   Result<std::shared_ptr<KeepOperation>> Tick(const KeepRequest& request, const Note& note);
+  // Partitions of which servers have enough without this rank's next contribution: a version is about to be made. What
+  // of it is finished may be sent as a block of its own.
+  std::vector<uint32_t> CutOffParts(uint32_t tensor) const;
   // Reads partitions, of version `least` or newer, once their policy lets this rank.
   Result<std::shared_ptr<KeepOperation>> Read(const KeepRequest& request, uint32_t least);
   // Has servers run a function on tensors whose partitions lie together, after what was called before. `text`: what to
@@ -235,10 +239,12 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   void UseKeys(const KeepRequest& request, const std::shared_ptr<KeepOperation>& operation, UseKept use);
   Result<KeepRequest> CheckKeep(const KeepSpec& spec);
   Result<std::shared_ptr<KeepOperation>> BeginKeeping(const KeepRequest& request);
+  Result<std::shared_ptr<KeepOperation>> BeginContribution(const KeepRequest& request);
   using CallAt = std::pair<Channel*, KeepCall>;
   Result<std::shared_ptr<KeepOperation>> BeginCalls(std::vector<CallAt> calls, void (KeptKeys::*begin)(KeepCall));
   Status CheckTogether(const std::vector<uint32_t>& tensors) const;
   void Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) override;
+  void CutOff(uint64_t key, bool is_so) override;
   void EndPart(Operation& operation);
   void Weigh(uint32_t tensor);  // so that links keep step by it
   void BeginCoded(Part& part);
@@ -266,6 +272,7 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   std::vector<Part*> submitted_;  // for the I/O thread to take
   std::unique_ptr<Coder> coder_;
   std::unique_ptr<Stager> stager_;  // set once, by UseGpu
+  std::set<uint64_t> cut_off_;      // keys of which servers have enough without this rank
   std::atomic<bool> told_of_waits_{false};
   Status failure_;
   bool closed_ = false;

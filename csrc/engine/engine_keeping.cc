@@ -28,6 +28,16 @@ Result<std::shared_ptr<KeepOperation>> Engine::BeginKeeping(const KeepRequest& r
   return operation;
 }
 
+// The same for one that servers may have been waiting for.
+Result<std::shared_ptr<KeepOperation>> Engine::BeginContribution(const KeepRequest& request) {
+  auto operation = BeginKeeping(request);
+  if (!operation.ok()) return operation;
+  std::lock_guard lock(mutex_);
+  const auto& parts = tensors_.at(request.tensor).parts;
+  for (const uint32_t part : request.parts) cut_off_.erase(parts[part]->key);
+  return operation;
+}
+
 // Makes `use` of each of its keys, on the loop.
 void Engine::UseKeys(const KeepRequest& request, const std::shared_ptr<KeepOperation>& operation, UseKept use) {
   context_.loop.PostOrRun([this, request, operation, use = std::move(use)] {
@@ -75,7 +85,7 @@ Result<std::shared_ptr<KeepOperation>> Engine::Keep(const KeepSpec& spec) {
 }
 
 Result<std::shared_ptr<KeepOperation>> Engine::Contribute(const KeepRequest& request, const Note& note) {
-  auto operation = BeginKeeping(request);
+  auto operation = BeginContribution(request);
   if (!operation.ok()) return operation;
   UseKeys(request, *operation, [request, note](const Part& part, uint64_t order, KeepTicket ticket) {
     part.channel->kept().Push(part.key, {.data = request.address + part.offset,
@@ -91,7 +101,7 @@ Result<std::shared_ptr<KeepOperation>> Engine::ContributeFiltered(uint32_t tenso
                                                                   const Note& note, int32_t priority) {
   KeepRequest request{.tensor = tensor, .parts = {}};
   for (const Payload& one : payloads) request.parts.push_back(one.part);
-  auto operation = BeginKeeping(request);
+  auto operation = BeginContribution(request);
   if (!operation.ok()) return operation;
   UseKeys(request, *operation, [payloads, note, priority](const Part& part, uint64_t order, KeepTicket ticket) {
     const Payload& own = payloads[ticket.index];
@@ -106,7 +116,7 @@ Result<std::shared_ptr<KeepOperation>> Engine::ContributeFiltered(uint32_t tenso
 }
 
 Result<std::shared_ptr<KeepOperation>> Engine::Tick(const KeepRequest& request, const Note& note) {
-  auto operation = BeginKeeping(request);
+  auto operation = BeginContribution(request);
   if (!operation.ok()) return operation;
   UseKeys(request, *operation, [request, note](const Part& part, uint64_t order, KeepTicket ticket) {
     part.channel->kept().Push(
@@ -221,6 +231,25 @@ Status Engine::CheckTogether(const std::vector<uint32_t>& tensors) const {
       return Status(Code::kInvalid, "the tensors don't lie together on servers that keep them");
   }
   return {};
+}
+
+std::vector<uint32_t> Engine::CutOffParts(uint32_t tensor) const {
+  std::vector<uint32_t> found;
+  std::lock_guard lock(mutex_);
+  if (cut_off_.empty()) return found;
+  const auto& parts = tensors_.at(tensor).parts;
+  for (uint32_t number = 0; number < parts.size(); ++number)
+    if (cut_off_.contains(parts[number]->key)) found.push_back(number);
+  return found;
+}
+
+void Engine::CutOff(uint64_t key, bool is_so) {
+  std::lock_guard lock(mutex_);
+  if (is_so) {
+    cut_off_.insert(key);
+  } else {
+    cut_off_.erase(key);
+  }
 }
 
 void Engine::Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) {

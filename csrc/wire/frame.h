@@ -57,12 +57,14 @@ enum class FrameType : uint8_t {
   kPull = 20,     // worker -> server: wants bytes `offset` to `total` of a version of at least `aux` other than `root`
   kValue = 21,    // server -> worker: a segment of version `root`; with `offset` = `total`: the reader has that version
   // Of tables, whose keys have rows by id instead of a dense value.
-  kKeys = 22,   // worker -> server: a segment of list `aux` of this link: `total` / 8 ids, whose CRC32C is `root`
-  kRows = 23,   // worker -> server: a segment of a contribution, as kPush: a row for each id of list `aux`, CRC `root`
-  kFetch = 24,  // worker -> server: wants rows of list `aux`, CRC `root`, or of a range, as request number `total`
-  kNack = 25,   // server -> worker: this link has no list `aux` of that CRC: `round` of a contribution (`total` 1), or
-                // request `offset` (`total` 2)
-  kClock = 26,  // worker -> server: contribution `round` brings nothing but its note
+  kKeys = 22,    // worker -> server: a segment of list `aux` of this link: `total` / 8 ids, whose CRC32C is `root`
+  kRows = 23,    // worker -> server: a segment of a contribution, as kPush: a row for each id of list `aux`, CRC `root`
+  kFetch = 24,   // worker -> server: wants rows of list `aux`, CRC `root`, or of a range, as request number `total`
+  kNack = 25,    // server -> worker: this link has no list `aux` of that CRC: `round` of a contribution (`total` 1), or
+                 // request `offset` (`total` 2)
+  kClock = 26,   // worker -> server: contribution `round` brings nothing but its note
+  kCutoff = 27,  // server -> worker: version `offset` + 1 is about to be made without contribution `round` of this
+                 // rank, of which it should send the blocks that it has finished
   // Of what servers save and restore (csrc/wire/saving.h): request `round` of this rank to this shard, which is
   // answered by a frame of the same type. aux of an answer = Code.
   kCut = 28,    // all ranks meet behind their contributions to some keys; a word of each, for all
@@ -73,7 +75,7 @@ enum class FrameType : uint8_t {
   kOwner = 34,  // worker -> aggregator: sums of `key` go on to shard `aux` of server `root`
 };
 inline constexpr uint8_t kFrameTypeCount = 35;
-inline constexpr uint8_t kUnassigned[] = {27, 30, 32, 33};  // below that
+inline constexpr uint8_t kUnassigned[] = {30, 32, 33};  // below that
 
 enum FrameFlag : uint8_t {
   kByReference = 1,  // the payload lies in shared memory: region `aux`, from byte `offset`, `total` bytes

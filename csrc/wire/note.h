@@ -16,8 +16,8 @@ namespace byteps_like {
 inline constexpr size_t kNoteBytes = 32;
 
 enum NoteBit : uint32_t {
-  kLastBlock = 1,  // the contribution is whole with this frame's partition
-  kPartial = 2,    // it stands for a part of what its source set out to do
+  kLastBlock = 1,  // nothing follows of what its source has set out to bring
+  kPartial = 2,    // it is a part of that, and others follow
   kInitial = 4,    // it is the key's first value, not a contribution
 };
 

@@ -67,6 +67,7 @@ class Relay : private ChannelOwner {
   void OnRoom() override {}
   const std::string& CodecText(uint32_t number) override;
   void Settled(const KeepTicket&, const Status&, KeepOutcome) override {}
+  void CutOff(uint64_t, bool) override {}
 
   RelaySink& sink_;
   EngineContext context_;

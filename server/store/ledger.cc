@@ -11,9 +11,17 @@ constexpr double kRecent = 0.25;  // the part of the newest interval in the aver
 
 }  // namespace
 
-const StorePush* OpenVersion::Find(uint32_t source) const {
-  const auto found = std::ranges::find(pushes, source, &StorePush::source);
-  return found == pushes.end() ? nullptr : &*found;
+bool OpenVersion::Has(uint32_t source) const {
+  return std::ranges::find(pushes, source, &StorePush::source) != pushes.end();
+}
+
+bool OpenVersion::Has(uint32_t source, int64_t clock) const {
+  return std::ranges::any_of(pushes,
+                             [&](const StorePush& push) { return push.source == source && push.clock == clock; });
+}
+
+bool OpenVersion::HasLast(uint32_t source) const {
+  return std::ranges::any_of(pushes, [&](const StorePush& push) { return push.source == source && push.last; });
 }
 
 Ledger::Ledger(const StorePolicy& policy, uint32_t sources, double now) : policy_(&policy), live_(sources) {
@@ -35,12 +43,24 @@ int64_t Ledger::least() const {
 }
 
 bool Ledger::AllLiveAreHere() const {
-  return std::ranges::all_of(sources_, [&](const SourceState& one) { return !one.live || open_.Find(one.number); });
+  return std::ranges::all_of(sources_, [&](const SourceState& one) { return !one.live || open_.Has(one.number); });
+}
+
+bool Ledger::AllLiveHaveFinished() const {
+  return std::ranges::all_of(sources_, [&](const SourceState& one) { return !one.live || open_.HasLast(one.number); });
+}
+
+std::vector<uint32_t> Ledger::CutOff() const {
+  std::vector<uint32_t> missing;
+  if (const auto due = policy_->ReadyAt(*this); !due || *due == kNow) return missing;
+  for (const SourceState& one : sources_)
+    if (one.live && !open_.Has(one.number)) missing.push_back(one.number);
+  return missing;
 }
 
 int64_t Ledger::Clock(uint32_t source) const {
-  const auto waiting = std::ranges::count(held_, source, &StorePush::source);
-  return Find(source)->clock + (open_.Find(source) != nullptr) + waiting;
+  const auto here = std::ranges::count(open_.pushes, source, &StorePush::source);
+  return Find(source)->clock + here + std::ranges::count(held_, source, &StorePush::source);
 }
 
 Status Ledger::Push(const StorePush& push, double now, std::vector<Settled>* events) {
@@ -131,15 +151,19 @@ void Ledger::LookBack() {
 }
 
 void Ledger::Note(const StorePush& push, double now) {
+  SourceState& source = At(push.source);
+  source.interval = source.base < 0 ? 0 : now - source.last;
+  source.last = now;
+  source.base = push.base;
+  if (push.last) NoteLast(push, now);
+}
+
+void Ledger::NoteLast(const StorePush& push, double now) {
   const auto past = static_cast<size_t>(version_ - push.base);
   if (past < rounds_.size()) {
     StoreRound& known = rounds_[rounds_.size() - 1 - past];
     known.times.push_back(now - known.began);
   }
-  SourceState& source = At(push.source);
-  source.interval = source.base < 0 ? 0 : now - source.last;
-  source.last = now;
-  source.base = push.base;
   if (newest_) {
     const double gap = now - *newest_;
     gap_ = gap_ ? *gap_ + kRecent * (gap - *gap_) : gap;
@@ -147,9 +171,10 @@ void Ledger::Note(const StorePush& push, double now) {
   newest_ = now;
 }
 
-// Whether a contribution of it waits: of each source one goes after the other, and a version has one.
+// Whether contributions of it wait for the next version: of each source one goes after the other, and a version has the
+// blocks of one.
 bool Ledger::Waits(uint32_t source) const {
-  return open_.Find(source) != nullptr || std::ranges::find(held_, source, &StorePush::source) != held_.end();
+  return open_.HasLast(source) || std::ranges::find(held_, source, &StorePush::source) != held_.end();
 }
 
 void Ledger::Offer(const StorePush& push, double now, std::vector<Settled>* events) {
@@ -160,7 +185,7 @@ void Ledger::Offer(const StorePush& push, double now, std::vector<Settled>* even
       return held_.push_back(push);
     case PushVerdict::kCount:
       open_.pushes.push_back(push);
-      open_.times.push_back(now);
+      if (push.last) open_.finished.push_back(now);
   }
 }
 

@@ -28,16 +28,18 @@ struct SourceState {
 // What the next version will be made of.
 struct OpenVersion {
   double since = 0;               // when the last one was made
-  std::vector<StorePush> pushes;  // in the order in which they came
-  std::vector<double> times;      // when
+  std::vector<StorePush> pushes;  // in the order in which they came; of a source all are blocks, the last one behind
+  std::vector<double> finished;   // when the last blocks came
 
-  const StorePush* Find(uint32_t source) const;
+  bool Has(uint32_t source) const;
+  bool Has(uint32_t source, int64_t clock) const;
+  bool HasLast(uint32_t source) const;  // its last block
 };
 
 // What came of one version, for whoever looks back.
 struct StoreRound {
   double began = 0;           // when the version was made
-  std::vector<double> times;  // seconds from then until contributions came that were computed on it, also late ones
+  std::vector<double> times;  // seconds from then until last blocks came that were computed on it, also late ones
 };
 
 // A contribution is settled.
@@ -55,7 +57,7 @@ class Ledger {
   int64_t least() const;  // contributions behind the slowest live source
   uint32_t live() const { return live_; }
   const OpenVersion& open() const { return open_; }
-  std::optional<double> gap() const { return gap_; }  // seconds between two pushes, on average of late
+  std::optional<double> gap() const { return gap_; }  // seconds between two last blocks, on average of late
   bool Knows(uint32_t source) const { return Find(source) != nullptr; }  // it is live, or was
   const SourceState& source(uint32_t number) const { return *Find(number); }
   std::span<const SourceState> sources() const { return sources_; }  // by number
@@ -64,7 +66,11 @@ class Ledger {
   const std::deque<StoreRound>& rounds() const { return rounds_; }
   // Of the newest versions of which that is known, kRounds at the most, the oldest first; not of the one in force.
   const std::deque<GradientEstimate>& estimates() const { return estimates_; }
-  bool AllLiveAreHere() const;
+  bool AllLiveAreHere() const;       // at least something of each is
+  bool AllLiveHaveFinished() const;  // their last blocks are here
+  // Live sources of which nothing is here, while the open version is about to be made without them: they should send
+  // the blocks that they have finished.
+  std::vector<uint32_t> CutOff() const;
   int64_t Clock(uint32_t source) const;  // of its next push; what is before it is here
 
   // Each of these adds to `events` what it has brought about, in order.
@@ -96,6 +102,7 @@ class Ledger {
   const SourceState* Find(uint32_t number) const;
   SourceState& At(uint32_t number) { return const_cast<SourceState&>(*Find(number)); }
   void Note(const StorePush& push, double now);
+  void NoteLast(const StorePush& push, double now);
   void LookBack();
   bool Waits(uint32_t source) const;
   void Offer(const StorePush& push, double now, std::vector<Settled>* events);

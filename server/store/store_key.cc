@@ -161,6 +161,9 @@ void StoreKey::Heard(uint32_t source, int64_t clock) {
 Status StoreKey::Check(const WholePush& whole) const {
   const double weight = whole.push.weight;
   if (Status status = rules_->combining->CheckWeight(weight); !status.ok()) return status;
+  if (!whole.push.last && !rules_->combining->TakesBlocks())
+    return Status(Code::kInvalid,
+                  "a block of a coded gradient can't be decoded: contribute all of it at once, with last=True");
   if (!IsFloat(content_->dtype()) && (weight != std::floor(weight) || weight >= kMostInteger)) return NotForIntegers();
   const double lr = whole.lr.value_or(0);
   if (!(lr >= 0 && std::isfinite(lr)))
@@ -201,8 +204,7 @@ void StoreKey::Stage(WholePush whole) {
 }
 
 bool StoreKey::IsHeld(const StorePush& push) const {
-  const StorePush* const open = ledger_.open().Find(push.source);
-  return staged_.contains(IdOf(push)) && (open == nullptr || open->clock != push.clock);
+  return staged_.contains(IdOf(push)) && !ledger_.open().Has(push.source, push.clock);
 }
 
 std::vector<uint32_t> StoreKey::Waiters() const {
@@ -260,6 +262,8 @@ void StoreKey::NameContributors(std::span<PushAnswer> answers) {
   for (const PushAnswer& answer : answers)
     if (answer.applied == Applied::kCounted && !answer.push.idle) sources.push_back(answer.push.source);
   std::ranges::sort(sources);
+  const auto again = std::ranges::unique(sources);
+  sources.erase(again.begin(), again.end());
   const auto several = std::make_shared<const std::vector<uint32_t>>(std::move(sources));
   for (PushAnswer& answer : answers) answer.several = several;
 }

@@ -645,3 +645,27 @@ def test_a_checkpoint_has_all_groups_or_none(runtimes, tmp_path):
         assert all(torch.equal(*pair) for pair in zip(weights(model), after, strict=True))
 
     everywhere(runtimes, body)
+
+
+def test_blocks_change_nothing_where_nobody_is_cut_off_and_are_refused_where_ranks_apply_gradients(runtimes):
+    made = OPTIMIZERS["sgd"]
+
+    def train(rank: int, **terms: Any) -> list[torch.Tensor]:
+        model = model_of()
+        optimizer = bps.DistributedOptimizer(made(model.parameters()), backward_passes_per_step=2, **terms)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            for _ in range(2):
+                (loss_of(model, rank, step) / 2).backward()
+                optimizer.block()
+            optimizer.step()
+        if terms:
+            optimizer.finish()
+        optimizer.close()
+        return weights(model)
+
+    for terms in ({}, {"consistency": ALL}):
+        for found in everywhere(runtimes, lambda rank, terms=terms: train(rank, **terms)):
+            assert_close(found, synchronous(made))
+    with pytest.raises(InvalidArgumentError, match="block"):
+        everywhere(runtimes, lambda rank: train(rank, consistency=ALL, apply="worker"))

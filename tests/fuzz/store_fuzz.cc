@@ -1,7 +1,7 @@
 // libFuzzer target (`make fuzz`): a server's shard that keeps values, with the links of three ranks, whose frames are
 // valid one by one, and come in any order: keys opened and forgotten, first values, contributions whole and in
-// segments, repeated, unconfirmed and too early, pulls of any part, calls that leave values as they are, new links,
-// ranks that stop reading or leave, and any of these with one field changed.
+// segments, in blocks, repeated, unconfirmed and too early, pulls of any part, calls that leave values as they are, new
+// links, ranks that stop reading or leave, and any of these with one field changed.
 //
 // An input's first byte chooses the policy and the update; then comes a row of actions of a few bytes each.
 // `store_fuzz --seeds=FOLDER` writes some. What must hold whatever they are: no error of memory (values are read late);
@@ -61,6 +61,7 @@ constexpr Rules kRules[] = {
     {DType::kFloat64, "policy bsp\ncombine sum:age=none,damp=none\nupdate add\nfilters coo zlib:level=6"},
     {DType::kFloat32,
      "policy bsp\ncombine sum:age=none,damp=none\nupdate add\nfilters thc:bits=4,clamp=32,seed=0,table=auto"},
+    {DType::kInt64, "policy k_of_n:grace=60,k=2,late=next,max_age=inf\ncombine sum:age=none,damp=none\nupdate add"},
 };
 
 // What a spec's line of filters means; none of a spec without.
@@ -90,6 +91,7 @@ enum Action : uint32_t {
   kTick,
   kCutKeys,
   kSaveOrRestore,
+  kPushBlock,
   kActions
 };
 
@@ -142,11 +144,14 @@ class World : ShardLinks {
         return Push(rank, key, kInitial, 0, input);
       case kPushNext:
         if (!progress.opened) return;
-        return Push(rank, key, 0, (1 + input.Byte()) * 256, input);
+        return Push(rank, key, kLastBlock, (1 + input.Byte()) * 256, input);
       case kPushAll:
       case kPushLoud:
         if (!progress.opened) return;
-        return Push(rank, key, 0, 0, input, action == kPushAll);
+        return Push(rank, key, kLastBlock, 0, input, action == kPushAll);
+      case kPushBlock:
+        if (!progress.opened) return;
+        return Push(rank, key, kPartial, 0, input);
       case kRepeat:
         if (progress.clock == progress.heard) return;
         return Repeat(rank, key, progress.heard + input.Byte() % (progress.clock - progress.heard), input);
@@ -194,8 +199,9 @@ class World : ShardLinks {
 
   // What a rank that has come to a cut must not do.
   static bool Contributes(Action action) {
-    return action == kPushNext || action == kPushAll || action == kPushLoud || action == kRepeat ||
-           action == kTooEarly || action == kTick || action == kCallOnValues || action == kSaveOrRestore;
+    return action == kPushNext || action == kPushAll || action == kPushLoud || action == kPushBlock ||
+           action == kRepeat || action == kTooEarly || action == kTick || action == kCallOnValues ||
+           action == kSaveOrRestore;
   }
 
   template <typename T>
@@ -345,7 +351,7 @@ class World : ShardLinks {
     tick.length = kNoteBytes;
     known_[key].idle |= BitOf(rank, progress.clock++);
     progress.most = std::max(progress.most, progress.clock);
-    Send(rank, tick, input);
+    Send(rank, tick, input, kLastBlock);
   }
 
   // Only a note, as after a new link, of one that the server has; or of one that it can't have yet.
@@ -461,6 +467,9 @@ class World : ShardLinks {
         asked_[rank] = header.round + 1;
         cuts_[rank] = false;
         return;
+      case FrameType::kCutoff:
+        Require(header.key >= kKeys || !sane_ || !exact_[header.key] || header.round <= ranks_[rank][header.key].most);
+        return;
       case FrameType::kRegion:
       case FrameType::kWarning:
         return;
@@ -554,7 +563,7 @@ void WriteSeeds(const std::string& folder) {
         return play;
       };
       Play whole = begun(), partly = begun(), again = begun(), unread = begun(), gone = begun(), called = begun(),
-           idle = begun(), saved = begun();
+           idle = begun(), saved = begun(), blocks = begun();
       const std::string of = name + "-" + std::to_string(key);
       for (int step = 0; step < 3; ++step) whole.All(kPushAll, key).All(kReadValue, key, {0}).All(kPushLoud, key);
       whole.Write(of + "-whole");
@@ -571,6 +580,8 @@ void WriteSeeds(const std::string& folder) {
       saved.All(kPushAll, key).All(kCutKeys, key, {0}).One(kSaveOrRestore, 0, key, {1, 0}).All(kPushAll, key);
       for (uint8_t what = 1; what < 8; ++what) saved.One(kSaveOrRestore, 1, key, {what, 5}).All(kReadValue, key, {0});
       saved.One(kCutKeys, 0, key, {0}).All(kNewLink).All(kOpen, key).All(kCutKeys, key, {1}).Write(of + "-saved");
+      blocks.One(kPushAll, 0, key).One(kPushAll, 1, key).One(kPushBlock, 2, key).One(kPushBlock, 2, key);
+      blocks.One(kNewLink, 2).One(kOpen, 2, key).All(kPushAll, key).All(kReadValue, key, {0}).Write(of + "-blocks");
       idle.All(kNewLink).All(kOpen, key).One(kRepeat, 0, key, {0}).All(kReadValue, key, {0}).Write(of + "-idle");
     }
   }

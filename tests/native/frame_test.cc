@@ -337,6 +337,16 @@ std::vector<Golden> Goldens() {
   all.push_back({"the answer to a request that makes no sense", state,
                  "42504c321f000000030000000100000001000200000000000600000000000000"
                  "00000000000000000900000000000000839206e30100000000000000b5b7c8d4"});
+  Header cutoff;
+  cutoff.type = FrameType::kCutoff;
+  cutoff.view = 3;
+  cutoff.member = 1;
+  cutoff.key = 0x20001;
+  cutoff.round = 6;
+  cutoff.offset = 41;
+  all.push_back({"a version is about to be made without a rank", cutoff,
+                 "42504c321b000000030000000100000001000200000000000600000000000000"
+                 "2900000000000000000000000000000000000000000000000000000074bcb5f3"});
   return all;
 }
 

@@ -30,9 +30,9 @@ class PyLedger {
   PyLedger(std::string_view policy, uint32_t sources, double now)
       : policy_(Made(policy)), ledger_(*policy_, sources, now) {}
 
-  Events Push(uint32_t source, int64_t clock, int64_t base, double now) {
+  Events Push(uint32_t source, int64_t clock, int64_t base, double now, bool last) {
     std::vector<Settled> events;
-    ThrowIfFailed(ledger_.Push({source, clock, base}, now, &events));
+    ThrowIfFailed(ledger_.Push({.source = source, .clock = clock, .base = base, .last = last}, now, &events));
     return Listed(events);
   }
   Events PassTime(double now) {
@@ -48,6 +48,7 @@ class PyLedger {
   int64_t Join(uint32_t source) { return ledger_.Join(source); }
   void Observe(double square, double noise) { ledger_.Observe({square, noise}); }
   bool MayRead(uint32_t source) const { return ledger_.MayRead(source); }
+  std::vector<uint32_t> CutOff() const { return ledger_.CutOff(); }
   std::optional<double> ReadyAt() const { return policy_->ReadyAt(ledger_); }
 
  private:
@@ -66,12 +67,14 @@ class PyLedger {
 void BindLedger(nb::module_& m) {
   nb::class_<PyLedger>(m, "Ledger")
       .def(nb::init<std::string_view, uint32_t, double>(), nb::arg("policy"), nb::arg("sources"), nb::arg("now") = 0.0)
-      .def("push", &PyLedger::Push)
+      .def("push", &PyLedger::Push, nb::arg("source"), nb::arg("clock"), nb::arg("base"), nb::arg("now"),
+           nb::arg("last") = true)
       .def("pass_time", &PyLedger::PassTime)
       .def("lose", &PyLedger::Lose)
       .def("join", &PyLedger::Join)
       .def("observe", &PyLedger::Observe, nb::arg("square"), nb::arg("noise"))
       .def("may_read", &PyLedger::MayRead)
+      .def("cut_off", &PyLedger::CutOff)
       .def("ready_at", &PyLedger::ReadyAt);
 }
 

@@ -157,9 +157,10 @@ class PyStoreKey : public PyKey {
     Begin(StoreKey::Make(rules_, StoreValue{dtype_, ShapeOf(value), Copied(value)}, sources, now, memory_->shard));
   }
 
-  Answers Push(const PushTuple& push, const std::optional<ValueSource>& gradient, double now,
-               std::optional<double> lr) {
+  Answers Push(const PushTuple& push, const std::optional<ValueSource>& gradient, double now, std::optional<double> lr,
+               bool last) {
     StorePush made = PushOf(push);
+    made.last = last;
     made.idle = !gradient;
     if (made.idle) return PyKey::Push({made, {}, lr, {}}, now);
     if (TypeOf(*gradient) != dtype_ || gradient->nbytes() != bytes_)
@@ -236,7 +237,7 @@ void BindStoreKey(nb::module_& m) {
       .def(nb::init<const ValueSource&, std::string_view, std::string_view, std::string_view, uint32_t, double,
                     uint64_t>(),
            "value"_a, "policy"_a, "combining"_a, "update"_a, "sources"_a, "now"_a = 0.0, "limit"_a = 0)
-      .def("push", &PyStoreKey::Push, "push"_a, "gradient"_a.none(), "now"_a, "lr"_a = nb::none(),
+      .def("push", &PyStoreKey::Push, "push"_a, "gradient"_a.none(), "now"_a, "lr"_a = nb::none(), "last"_a = true,
            "`push`: source, clock, base, weight. `gradient`: None of one that is idle.")
       .def("replace", &PyStoreKey::Replace, "value"_a)
       .def("restore", &PyStoreKey::Restore, "value"_a, "state"_a, "version"_a, "now"_a)

@@ -38,6 +38,9 @@ class Combining(ABC):
         """`weight` itself. Raises InvalidArgumentError if no contribution can have it."""
         return check_weight(weight)
 
+    def check_block(self, last: bool) -> None:  # noqa: B027 - most are sums, of blocks, too
+        """Raises InvalidArgumentError if contributions can't be cut into blocks, and this isn't the only one."""
+
     def check(self, policy: Policy, ranks: int) -> None:  # noqa: B027 - most go with all
         """Raises InvalidArgumentError if versions as `policy` makes them, of so many ranks, can't be combined so."""
 

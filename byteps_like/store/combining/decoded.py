@@ -61,6 +61,13 @@ class Decoded(Combining):
         return weight
 
     @override
+    def check_block(self, last: bool) -> None:
+        if not last:
+            raise InvalidArgumentError(
+                "a block of a coded gradient can't be decoded: contribute all of it at once, with last=True"
+            )
+
+    @override
     def last(self, policy: Policy, ranks: int) -> Policy:
         """Of fewer than n - s contributions nothing can be made: one under which nobody waits for who has come."""
         return Backup(self.code.s) if isinstance(policy, KOfN) else KOfN(ranks - self.code.s)

@@ -131,6 +131,10 @@ class UnlockedTensor:
         """Nothing happens: nobody waits for anybody."""
         return Over([Outcome(Applied.COUNTED, self._version(part)) for part in self._parts(parts)])
 
+    def cut_off(self) -> Sequence[int]:
+        """None: nobody waits for anybody."""
+        return ()
+
     def pull(
         self, address: int, *, parts: range | None = None, least: int = 0,
         priority: int | None = None,  # noqa: ARG002 - it is over when this returns

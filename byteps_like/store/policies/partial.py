@@ -1,7 +1,8 @@
 """Partial rounds: a version is made of the first k pushes, so nobody waits for the slowest.
 
 Chen et al., "Revisiting distributed synchronous SGD", ICLR workshop 2016 (backup workers; what comes late is dropped);
-FedSA (Ma et al., JSAC 2021) and n-softsync (Zhang et al., IJCAI 2016), where it goes into the next version.
+FedSA (Ma et al., JSAC 2021) and n-softsync (Zhang et al., IJCAI 2016), where it goes into the next version; LGC (Xu et
+al., INFOCOM 2021), where slow ranks bring by then what they have finished, and the rest goes into the next.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _LEAST_SECONDS = 1e-9
 
 
 class Partial(Policy):
-    """A version is made when as many pushes as are `needed` are here and `grace` is over, or all are here."""
+    """A version is made when the last blocks of as many sources as are `needed` are here and `grace` is over, or
+    something is of all."""
 
     grace: float | Literal["auto"] = 0.0
     late: Literal["drop", "next"] = "drop"
@@ -30,7 +32,7 @@ class Partial(Policy):
 
     @abstractmethod
     def needed(self, key: Key) -> int:
-        """How many pushes the open version needs: at least 1, at most those of all live sources."""
+        """How many sources' last blocks the open version needs: at least 1, at most those of all live ones."""
 
     @override
     def on_push(self, key: Key, push: Contribution) -> PushVerdict:
@@ -39,15 +41,19 @@ class Partial(Policy):
 
     @override
     def ready_at(self, key: Key) -> float | None:
-        here, live = key.open.pushes.keys(), key.clocks.keys()
-        needed = self.needed(key)
-        if not here or (len(here) < needed and not live <= here):
+        finished, live = key.open.finished, key.clocks.keys()
+        if not key.open.pushes:
             return None
-        if live <= here:
+        if live <= finished.keys():
+            return NOW
+        needed = self.needed(key)
+        if len(finished) < needed:
+            return None
+        if live <= key.open.sources:
             return NOW
         if isinstance(self.grace, str):
             return _last_worth_waiting(key)
-        return key.open.times[needed - 1] + self.grace
+        return [*finished.values()][needed - 1] + self.grace
 
     @override
     def may_read(self, key: Key, reader: int) -> bool:
@@ -64,8 +70,9 @@ class KOfN(Partial):
     """Pushes of as many sources; of all live ones, if they are fewer. "auto": as many as bring the value on fastest, by
     what gradients are like and when they come (`best_count`)."""
     grace: float | Literal["auto"] = 0.0
-    """Seconds, from the k-th on, in which more may come. "auto": as long as one more push makes the contributions per
-    second rise, by the average interval between pushes."""
+    """Seconds, from the k-th on, in which more may come; ranks that are behind are told, to bring the blocks that they
+    have finished. "auto": as long as one more push makes the contributions per second rise, by the average interval
+    between pushes."""
     late: Literal["drop", "next"] = "drop"
     """What becomes of pushes computed on a version before the one in force."""
     max_age: float = math.inf
@@ -128,8 +135,9 @@ class Backup(Partial):
 
 def _last_worth_waiting(key: Key) -> float:
     """With k pushes after T seconds, one more raises the rate if it comes within T / k."""
-    worth = (key.open.times[-1] - key.open.since) / len(key.open.times)
-    return NOW if key.gap is None or key.gap >= worth else key.open.times[-1] + worth
+    times = [*key.open.finished.values()]
+    worth = (times[-1] - key.open.since) / len(times)
+    return NOW if key.gap is None or key.gap >= worth else times[-1] + worth
 
 
 def best_count(key: Key) -> int:

@@ -46,6 +46,9 @@ class Contribution:
     """Of its source's step; NaN: not told."""
     idle: bool = field(default=False, compare=False)
     """It brings nothing: its source goes on to its next clock."""
+    last: bool = True
+    """It is all of what its source has set out to bring, or the last block of that: others of the same version may
+    follow a block that isn't."""
 
 
 @dataclass
@@ -64,10 +67,15 @@ class Open:
 
     since: float = 0.0
     """When the last one was made."""
-    pushes: dict[int, Contribution] = field(default_factory=dict)
-    """By source, in the order in which they came."""
-    times: list[float] = field(default_factory=list)
-    """When they came."""
+    pushes: list[Contribution] = field(default_factory=list)
+    """In the order in which they came. Those of one source are blocks, of which no other is behind the last."""
+    finished: dict[int, float] = field(default_factory=dict)
+    """When the last blocks came, by source, in this order."""
+
+    @property
+    def sources(self) -> set[int]:
+        """Of what is here."""
+        return {push.source for push in self.pushes}
 
 
 @dataclass
@@ -77,7 +85,7 @@ class StoreRound:
     began: float
     """When the version was made."""
     times: list[float] = field(default_factory=list)
-    """Seconds from then on until contributions came that were computed on it, ascending, also those that were late."""
+    """Seconds from then on until last blocks came that were computed on it, ascending, also those that were late."""
 
 
 class Key(Protocol):
@@ -105,7 +113,7 @@ class Key(Protocol):
 
     @property
     def gap(self) -> float | None:
-        """Seconds between two pushes, from whomever, on average of late; None if there were no two."""
+        """Seconds between two last blocks, from whomever, on average of late; None if there were no two."""
 
     @property
     def rounds(self) -> Sequence[StoreRound]:
@@ -149,8 +157,8 @@ class Policy(ABC):
 
     @abstractmethod
     def on_push(self, key: Key, push: Contribution) -> PushVerdict:
-        """What becomes of a push: asked when it has come, and again after each version if it is held. Of a source with
-        another one in the open version, or held, it is held unasked."""
+        """What becomes of a push: asked when it has come, and again after each version if it is held. Of a source whose
+        last block is in the open version, or that has another one held, it is held unasked."""
 
     @abstractmethod
     def ready_at(self, key: Key) -> float | None:

@@ -21,9 +21,8 @@ class Bsp(Policy):
 
     @override
     def ready_at(self, key: Key) -> float | None:
-        here = key.open.pushes.keys()
-        return NOW if here and key.clocks.keys() <= here else None
+        return NOW if key.open.pushes and key.clocks.keys() <= key.open.finished.keys() else None
 
     @override
     def may_read(self, key: Key, reader: int) -> bool:
-        return reader not in key.open.pushes
+        return reader not in key.open.sources

@@ -56,6 +56,10 @@ class DistributedTwin(torch.optim.Optimizer):
         check_passes(passes)
         self._asked = replace(self._asked, backward_passes_per_step=passes)
 
+    def block(self, weight: float | None = None) -> None:
+        """Does nothing: a block of the mini-batch ends, which matters where servers keep the weights, and don't wait
+        for all ranks (docs/how-to/consistency.md)."""
+
     @property
     def _parameter_names(self) -> dict[torch.Tensor, str]:
         """Horovod's: what each parameter is called."""

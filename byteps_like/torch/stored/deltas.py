@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
+from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.stored.periods import Periods
 from byteps_like.torch.stored.pushes import Pushes
 from byteps_like.torch.stored.weights import KeptWeights
@@ -33,6 +34,13 @@ class DeltaPushes(Pushes):
                 self._contribute(parameter)
         self._land(self._due())
         self._next_step()
+
+    @override
+    def block(self, weight: float | None) -> None:
+        raise InvalidArgumentError(
+            "block() is for servers that apply gradients: what a rank's own optimizer makes of a part of a mini-batch"
+            " is not a part of its step. Pass apply='server' to DistributedOptimizer, or leave block() out"
+        )
 
     def _contribute(self, parameter: torch.Tensor) -> None:
         base = self._base[id(parameter)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.policies.bounded import Asp
 from byteps_like.store.policies.policy import Policy
 from byteps_like.torch.gradients.slot import too_many_passes
+from byteps_like.torch.stored.blocks import Progress, Sent
 from byteps_like.torch.stored.periods import Periods
 from byteps_like.torch.stored.pushes import Pushes
 from byteps_like.torch.stored.weights import KeptWeights
@@ -32,9 +33,11 @@ class _Given:
     version: int = 0
     sum: torch.Tensor | None = None
     """Of steps since the last push."""
+    sent: Sent = field(default_factory=Sent)
+    """Blocks of this step."""
 
     def restart(self) -> None:
-        self.passes, self.contributed, self.grad = 0, False, None
+        self.passes, self.contributed, self.grad, self.sent = 0, False, None, Sent()
 
 
 class GradientPushes(Pushes):
@@ -47,6 +50,7 @@ class GradientPushes(Pushes):
         super().__init__(weights, periods)
         self._rates, self._each_step = rates, _waits_for_each_step(policy)
         self._given: dict[int, _Given] = {}
+        self._progress = Progress()
         self.refresh()
 
     @override
@@ -76,8 +80,38 @@ class GradientPushes(Pushes):
 
     @override
     def restart(self) -> None:
+        self._progress.restart()
         for given in self._given.values():
             given.restart()
+
+    @override
+    def block(self, weight: float | None) -> None:
+        self._progress.end_block(weight, self.weight, self.passes_per_step)
+        if not self._progress.leaves(self.weight, self.passes_per_step):
+            return
+        for _, parameter in self._trained():
+            given = self._given[id(parameter)]
+            if self._may_send_block(parameter, given):
+                self._send_block(parameter, given)
+
+    def _may_send_block(self, parameter: torch.Tensor, given: _Given) -> bool:
+        """Not of sparse gradients, nor of one that goes with those of steps before, or after."""
+        grad = parameter.grad
+        if grad is None or grad.layout is not torch.strided or given.contributed or given.sum is not None:
+            return False
+        return self._periods.pushes(given.name, self._steps)
+
+    def _send_block(self, parameter: torch.Tensor, given: _Given) -> None:
+        parts = [part for part in self._weights.cut_off(parameter) if part not in given.sent.weights]
+        if not parts or parameter.grad is None:
+            return
+        parameter.grad = parameter.grad.contiguous()
+        given.sent.send(
+            parameter.grad.detach(), parts, self._weights.slices(parameter), (self._progress.weight, self.weight),
+            lambda value, run, weight: self._push(
+                parameter, value, lr=self._rates()[id(parameter)], weight=weight, part=run, last=False
+            ),
+        )  # fmt: skip
 
     @override
     def check_between_steps(self) -> None:
@@ -108,7 +142,7 @@ class GradientPushes(Pushes):
     def _complete(self, parameter: torch.Tensor) -> None:
         given, grad = self._given[id(parameter)], parameter.grad
         if not given.contributed:
-            if grad is not None or self._each_step:
+            if grad is not None or self._each_step or given.sent:
                 self._contribute(parameter, given)
         elif grad is not None and (grad is not given.grad or grad._version != given.version):
             self.check_unsent(f"a change of the gradient of {given.name!r} after backward")
@@ -121,10 +155,20 @@ class GradientPushes(Pushes):
         given.sum = dense.clone() if given.sum is None else given.sum.add_(dense)
         if not self._periods.pushes(given.name, self._steps):
             return
-        self._push(parameter, given.sum, self._rates()[id(parameter)])
+        self._push_sum(parameter, given, given.sum)
         given.sum = None
         if self._periods.pulls(given.name, self._steps):
             self._weights.start_read(parameter)
+
+    def _push_sum(self, parameter: torch.Tensor, given: _Given, value: torch.Tensor) -> None:
+        lr = self._rates()[id(parameter)]
+        if not given.sent:
+            self._push(parameter, value, lr=lr)
+            return
+        given.sent.send_rest(
+            value.contiguous(), self._weights.slices(parameter), self.weight,
+            lambda rest, run, weight: self._push(parameter, rest, lr=lr, weight=weight, part=run),
+        )  # fmt: skip
 
 
 def _waits_for_each_step(policy: Policy) -> bool:

@@ -53,6 +53,16 @@ class StoredOptimizerMixin(DistributedTwin):
         self._distribution.step(super().step)
         return loss
 
+    def block(self, weight: float | None = None) -> None:
+        """Ends a block of the mini-batch, one backward of several in a step. Where servers have enough of other ranks,
+        and are about to go on without this one, its blocks so far go to them now, and the rest with the step.
+
+        `weight`: what the block counts of this rank's `weight`; None: its part of as many blocks as there are backward
+        passes in a step. Never blocks. Call it after each backward; what has been sent is no longer in `.grad`. Raises
+        InvalidArgumentError for a weight that makes no sense, and with apply="worker"; and the job's error.
+        """
+        self._distribution.block(weight)
+
     @property
     def weight(self) -> float:
         """What this rank's contributions count beside others: samples or tokens, say. Set it before backward."""

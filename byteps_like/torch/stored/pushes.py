@@ -49,6 +49,11 @@ class Pushes(ABC):
     def refresh(self) -> None:  # noqa: B027 - nothing to do without hooks
         """There may be new parameters."""
 
+    @abstractmethod
+    def block(self, weight: float | None) -> None:
+        """A block of the mini-batch is finished, which counts so much of this rank's weight; None: as much as others.
+        Contributes it where servers wait for no more than that."""
+
     def restart(self) -> None:  # noqa: B027 - nothing to do without hooks
         """Backward begins anew. What it has contributed stays so."""
 
@@ -110,8 +115,9 @@ class Pushes(ABC):
         """Whose weights are to land by the end of this step."""
         return [parameter for name, parameter in self._trained() if self._periods.pulls(name, self._steps)]
 
-    def _push(self, parameter: torch.Tensor, value: torch.Tensor, lr: float | None = None) -> None:
-        self._under_way.append(self._weights.push(parameter, value, lr, self.weight))
+    def _push(self, parameter: torch.Tensor, value: torch.Tensor, **push: Any) -> None:
+        """Contributes `value`, with this rank's weight unless `push` has another."""
+        self._under_way.append(self._weights.push(parameter, value, **{"weight": self.weight, **push}))
 
     def _land(self, parameters: Sequence[torch.Tensor]) -> None:
         for parameter in parameters:

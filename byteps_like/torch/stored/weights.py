@@ -104,9 +104,18 @@ class KeptWeights:
         """What it is called."""
         return self._names[id(parameter)]
 
-    def push(self, parameter: torch.Tensor, value: torch.Tensor, lr: float | None, weight: float) -> Future:
-        """Contributes `value`, which must stay as it is, to a parameter that is open."""
-        return self._stores[id(parameter)].push(self.name(parameter), value, lr=lr, weight=weight)
+    def push(self, parameter: torch.Tensor, value: torch.Tensor, **push: Any) -> Future:
+        """Contributes `value`, which must stay as it is, to a parameter that is open. `push`: as Store.push has it."""
+        return self._stores[id(parameter)].push(self.name(parameter), value, **push)
+
+    def cut_off(self, parameter: torch.Tensor) -> tuple[int, ...]:
+        """See Store.cut_off; of a parameter that is not open, none."""
+        store = self._stores.get(id(parameter))
+        return () if store is None else store.cut_off(self.name(parameter))
+
+    def slices(self, parameter: torch.Tensor) -> tuple[slice, ...]:
+        """Of each partition of a parameter that is open, which elements it has."""
+        return self._stores[id(parameter)].slices(self.name(parameter))
 
     def start_read(self, parameter: torch.Tensor) -> None:
         """Asks for its value, unless that has been done; `finish_read` has it."""

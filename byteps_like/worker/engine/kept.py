@@ -211,6 +211,11 @@ class EngineKept:
         urgency, written = self._priority(priority), check_note(self.declared, note)
         return self._start(lambda engine, tensor: engine.tick(tensor, chosen, urgency, written), contributes=True)
 
+    def cut_off(self) -> Sequence[int]:
+        """See KeptTensor."""
+        found: list[int] = self._worker.begin(self.declared, lambda engine, tensor: engine.cut_off(tensor))
+        return found
+
     def pull(
         self, address: int, *, parts: range | None = None, least: int = 0, priority: int | None = None
     ) -> KeepHandle:

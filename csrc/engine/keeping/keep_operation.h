@@ -34,10 +34,12 @@ struct KeepTicket {
   size_t index = 0;  // of its outcome
 };
 
-// Where what is over is told of. On the I/O thread.
+// Where what has come of operations, and what servers want, is told of. On the I/O thread.
 class KeepSink {
  public:
   virtual void Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) = 0;
+  // A key's next version is about to be made without this rank's next contribution; or no longer, as that has gone.
+  virtual void CutOff(uint64_t key, bool is_so) = 0;
 
  protected:
   ~KeepSink() = default;

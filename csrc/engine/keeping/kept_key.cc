@@ -22,6 +22,7 @@ void KeptKey::Open(const std::byte* initial, KeepTicket opening) {
 void KeptKey::Push(KeepPush push) {
   if (!push.idle && push.bytes == 0) push.bytes = spec().bytes;
   pushes_.Add(std::move(push));
+  SetCutOff(false);
 }
 
 void KeptKey::Read(KeepRead read) {
@@ -128,6 +129,9 @@ Status KeptKey::OnFrame(const Header& header, const std::byte* payload) {
       return OnOpened(header);
     case FrameType::kApplied:
       return OnApplied(header, payload);
+    case FrameType::kCutoff:
+      if (header.round == pushes_.clock()) SetCutOff(true);  // else that contribution is on its way
+      return Status();
     default:
       return OnValue(header);
   }
@@ -183,6 +187,10 @@ Status KeptKey::OnValue(const Header& header) {
   reads_.erase(read);
   sink_.Settled(ticket, Status(), {Applied::kCounted, header.root});
   return Status();
+}
+
+void KeptKey::SetCutOff(bool is_so) {
+  if (std::exchange(cut_off_, is_so) != is_so) sink_.CutOff(spec().key, is_so);
 }
 
 void KeptKey::End(const Status& why) {

@@ -67,6 +67,7 @@ class KeptKey final : public Kept {
   Status OnOpened(const Header& header);
   Status OnApplied(const Header& header, const std::byte* payload);
   Status OnValue(const Header& header);
+  void SetCutOff(bool is_so);
   std::list<Reading>::iterator Awaited(const Header& header);
 
   KeepSink& sink_;
@@ -75,6 +76,7 @@ class KeptKey final : public Kept {
   std::optional<Pushing> setting_;  // the first value, on its way
   Contributions pushes_;
   std::list<Reading> reads_;  // asked for: of those with one clock, one at a time
+  bool cut_off_ = false;      // as the sink was told
 };
 
 }  // namespace byteps_like

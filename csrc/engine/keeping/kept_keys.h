@@ -72,6 +72,7 @@ class KeptKeys : private KeepSink {
   Status CheckKind(uint64_t key, bool table) const;
   Status Refuse(Entry& entry, const Status& why);
   void Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) override;
+  void CutOff(uint64_t key, bool is_so) override { sink_.CutOff(key, is_so); }
   void Queue(Entry& entry);
   bool HasCredit(uint64_t bytes) const;
   bool HasSent(uint64_t key, uint64_t order);

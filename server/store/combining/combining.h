@@ -25,6 +25,7 @@ class Combining {
   virtual std::vector<double> Factors(std::span<const StorePush> pushes, int64_t version) const = 0;
   // kInvalid if no contribution can have this weight. Weights travel as fp32.
   virtual Status CheckWeight(double weight) const;
+  virtual bool TakesBlocks() const { return true; }  // contributions may be cut into several
 };
 
 struct CombiningRow {

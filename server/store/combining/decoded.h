@@ -19,6 +19,7 @@ class Decoded final : public Combining {
   bool AddsIntegers() const override { return false; }
   std::vector<double> Factors(std::span<const StorePush> pushes, int64_t version) const override;
   Status CheckWeight(double weight) const override;
+  bool TakesBlocks() const override { return false; }
 
  private:
   using Ranks = std::vector<uint32_t>;

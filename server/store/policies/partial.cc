@@ -12,8 +12,8 @@ constexpr double kLeastSeconds = 1e-9;  // of a round, to divide by
 // With k contributions after T seconds, one more raises the rate if it comes within T / k.
 double LastWorthWaiting(const Ledger& key) {
   const OpenVersion& open = key.open();
-  const double worth = (open.times.back() - open.since) / static_cast<double>(open.times.size());
-  return !key.gap() || *key.gap() >= worth ? kNow : open.times.back() + worth;
+  const double worth = (open.finished.back() - open.since) / static_cast<double>(open.finished.size());
+  return !key.gap() || *key.gap() >= worth ? kNow : open.finished.back() + worth;
 }
 
 // Of how many contributions versions bring the value on fastest. The twin says how, and after whom.
@@ -54,10 +54,11 @@ PushVerdict Partial::OnPush(const Ledger& key, const StorePush& push) const {
 std::optional<double> Partial::ReadyAt(const Ledger& key) const {
   const OpenVersion& open = key.open();
   if (open.pushes.empty()) return std::nullopt;
-  if (key.AllLiveAreHere()) return kNow;
+  if (key.AllLiveHaveFinished()) return kNow;
   const uint32_t needed = Needed(key);
-  if (open.pushes.size() < needed) return std::nullopt;
-  return grace_ ? open.times[needed - 1] + *grace_ : LastWorthWaiting(key);
+  if (open.finished.size() < needed) return std::nullopt;
+  if (key.AllLiveAreHere()) return kNow;
+  return grace_ ? open.finished[needed - 1] + *grace_ : LastWorthWaiting(key);
 }
 
 bool Partial::MayRead(const Ledger& key, uint32_t reader) const { return key.version() > key.source(reader).base; }

@@ -7,7 +7,8 @@
 
 namespace byteps_like {
 
-// A version is made when as many contributions as are needed are here and the grace is over, or all are here.
+// A version is made when the last blocks of as many sources as are needed are here and the grace is over, or something
+// is of all.
 class Partial : public StorePolicy {
  public:
   PushVerdict OnPush(const Ledger& key, const StorePush& push) const override;
@@ -16,7 +17,7 @@ class Partial : public StorePolicy {
   bool LeavesSome() const override { return true; }
 
  protected:
-  virtual uint32_t Needed(const Ledger& key) const = 0;  // contributions: from 1 to those of all live sources
+  virtual uint32_t Needed(const Ledger& key) const = 0;  // last blocks: from 1 to those of all live sources
 
   std::optional<double> grace_ = 0;  // seconds; nullopt: as long as it pays
   double max_age_ = 0;               // of a contribution that counts, in versions

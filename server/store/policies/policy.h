@@ -28,8 +28,8 @@ enum class PushVerdict {
 class StorePolicy {
  public:
   virtual ~StorePolicy() = default;
-  // Asked when it has come, and again after each version if it is held. Of a source with another one in the open
-  // version, or held, it is held unasked.
+  // Asked when it has come, and again after each version if it is held. Of a source whose last block is in the open
+  // version, or that has another one held, it is held unasked.
   virtual PushVerdict OnPush(const Ledger& key, const StorePush& push) const = 0;
   // From when on, in the seconds of the ledger's calls, the next version may be made of what is open; nullopt: not
   // before something more comes. Asked when anything has changed.

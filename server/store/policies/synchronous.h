@@ -11,9 +11,9 @@ class Bsp final : public StorePolicy {
 
   PushVerdict OnPush(const Ledger&, const StorePush&) const override { return PushVerdict::kCount; }
   std::optional<double> ReadyAt(const Ledger& key) const override {
-    return !key.open().pushes.empty() && key.AllLiveAreHere() ? std::optional(kNow) : std::nullopt;
+    return !key.open().pushes.empty() && key.AllLiveHaveFinished() ? std::optional(kNow) : std::nullopt;
   }
-  bool MayRead(const Ledger& key, uint32_t reader) const override { return key.open().Find(reader) == nullptr; }
+  bool MayRead(const Ledger& key, uint32_t reader) const override { return !key.open().Has(reader); }
 };
 
 }  // namespace byteps_like

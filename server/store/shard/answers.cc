@@ -21,7 +21,10 @@ bool ShardStore::Done(Entry& entry, const Status& status, uint32_t by) {
   if (entry.key == nullptr) return true;
   Serve(entry, by);
   TimeHeld(entry);
-  if (const auto at = entry.key->ReadyAt()) host_.CallStoreAt(*at);
+  if (const auto at = entry.key->ReadyAt()) {
+    host_.CallStoreAt(*at);
+    CutOff(entry);
+  }
   calls_.OnChange(entry.number);
   return true;
 }
@@ -79,6 +82,27 @@ void ShardStore::Say(const Entry& entry, const PushAnswer& answer) {
   header.aux = static_cast<uint32_t>(answer.applied);
   header.total = answer.push.bytes;
   host_.Answer(answer.push.source, header, answer.several == nullptr ? "" : EncodeRanks(*answer.several));
+}
+
+// Tells the ranks that the next version is about to be made without, once for each version, where they may have blocks
+// to send: of values, not of tables, and not of what is coded as a whole.
+void ShardStore::CutOff(Entry& entry) {
+  const Ledger& ledger = entry.key->ledger();
+  const bool blocks = !entry.of_rows() && entry.spec->rules->combining->TakesBlocks();
+  if (!blocks || entry.cut_off_at == ledger.version()) return;
+  for (const uint32_t rank : ledger.CutOff()) {
+    entry.cut_off_at = ledger.version();
+    if (entry.opened[rank]) SayCutOff(entry, rank);
+  }
+}
+
+void ShardStore::SayCutOff(const Entry& entry, uint32_t rank) {
+  Header header;
+  header.type = FrameType::kCutoff;
+  header.key = entry.number;
+  header.round = static_cast<uint32_t>(entry.key->ledger().Clock(rank));
+  header.offset = static_cast<uint64_t>(entry.key->ledger().version());
+  host_.Answer(rank, header);
 }
 
 void ShardStore::PassTime() {

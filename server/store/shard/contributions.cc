@@ -143,7 +143,8 @@ void ShardStore::Contribute(Entry& entry, uint32_t rank, Arrival arrival) {
   if (!Decode(entry, rank, arrival)) return;
   const Note& note = arrival.note;
   const auto lr = std::isnan(note.lr) ? std::nullopt : std::optional<double>(note.lr);
-  WholePush whole{{rank, clock, note.base, note.weight, note.loss, arrival.total, arrival.idle},
+  const bool last = (note.bits & kLastBlock) != 0;
+  WholePush whole{{rank, clock, note.base, note.weight, note.loss, arrival.total, arrival.idle, last},
                   std::move(arrival.buffer),
                   lr,
                   {std::move(arrival.list), {}}};

@@ -109,6 +109,7 @@ ShardStore::Entry* ShardStore::FindOrMake(uint32_t rank, const Header& header, c
   entry->arrivals.resize(ranks_.size());
   entry->lists.resize(ranks_.size());
   entry->forgotten.resize(ranks_.size());
+  entry->opened.resize(ranks_.size());
   entry->figures = &figures_.Open(header.key, static_cast<uint32_t>(ranks_.size()));
   return keys_.emplace(header.key, std::move(entry)).first->second.get();
 }
@@ -130,8 +131,12 @@ void ShardStore::OnSpec(uint32_t rank, const Header& header, std::string_view te
     entry->openers.push_back({rank, host_.Now()});
 }
 
-void ShardStore::Open(const Entry& entry, uint32_t rank) {
+void ShardStore::Open(Entry& entry, uint32_t rank) {
   Answer(entry, rank, entry.key == nullptr ? kLacksValue : kHasValue);
+  if (entry.key == nullptr) return;
+  entry.opened[rank] = true;
+  const bool cut_off = entry.cut_off_at == entry.key->ledger().version();  // which a link before this may have lost
+  if (cut_off && std::ranges::count(entry.key->ledger().CutOff(), rank) != 0) SayCutOff(entry, rank);
 }
 
 void ShardStore::Answer(const Entry& entry, uint32_t rank, Opened how) {
@@ -236,6 +241,7 @@ ShardBuffer ShardStore::Take(const Entry& entry, size_t bytes) {
 // This rank is done with the key for ever; when all are, it is freed.
 void ShardStore::OnForget(uint32_t rank, const Header& header) {
   keys_.at(header.key)->forgotten[rank] = true;
+  keys_.at(header.key)->opened[rank] = false;
   FreeIfForgotten(header.key);
 }
 
@@ -273,6 +279,7 @@ void ShardStore::OnLinkGone(uint32_t rank) {
   saving_.OnLinkGone(rank);
   for (auto& [number, entry] : keys_) {
     entry->lists[rank].Clear();
+    entry->opened[rank] = false;
     entry->arrivals[rank].nacked.reset();
     std::erase_if(entry->readers, [rank](const Reader& reader) { return reader.rank == rank; });
     std::erase_if(entry->openers, [rank](const Opener& opener) { return opener.rank == rank; });

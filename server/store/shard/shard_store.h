@@ -93,7 +93,7 @@ class ShardStore : private CalledKeys, private SavedKeys {
   const Spec* Announced(uint32_t rank, const Header& header, std::string_view text);
   Entry* FindOrMake(uint32_t rank, const Header& header, const Spec& spec);
   bool Agrees(const Entry& entry, uint32_t rank, const Header& header, const Spec& spec);
-  void Open(const Entry& entry, uint32_t rank);
+  void Open(Entry& entry, uint32_t rank);
   void Answer(const Entry& entry, uint32_t rank, Opened how);
   void Propose(Entry& entry, uint32_t rank, const Spec& spec);
   std::vector<uint32_t> MissingFor(const Entry& entry) const;
@@ -124,6 +124,8 @@ class ShardStore : private CalledKeys, private SavedKeys {
   std::shared_ptr<const ShardBuffer> Fetched(const Entry& entry, const Reader& reader, Header& header);
   void Refuse(uint32_t rank, uint64_t key, const std::string& what);
   void TimeHeld(Entry& entry);
+  void CutOff(Entry& entry);
+  void SayCutOff(const Entry& entry, uint32_t rank);
   void FreeIfForgotten(uint64_t key);
   StoreKey* FindKey(uint64_t key) override;
   void Replaced(uint64_t key) override;

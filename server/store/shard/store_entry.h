@@ -121,6 +121,9 @@ struct ShardStore::Entry {
   std::vector<Pending> pending;
   KeyFigures* figures = nullptr;
   std::vector<bool> forgotten;  // by rank
+  std::vector<bool> opened;     // by rank, whether its link uses it
+  // The version before the one that ranks were last told would be made without them.
+  std::optional<int64_t> cut_off_at;
   // Since when contributions have been here that no version was made of, nor of others meanwhile.
   std::optional<double> held_since;
   int64_t held_at = 0;  // that version

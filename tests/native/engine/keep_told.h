@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "csrc/engine/keeping/keep_operation.h"
 
@@ -18,7 +19,9 @@ struct Told : KeepSink {
     CHECK(!found.contains(ticket.index));
     found[ticket.index] = {status.code(), outcome};
   }
+  void CutOff(uint64_t key, bool is_so) override { cut_off[key].push_back(is_so); }
   std::map<size_t, std::pair<Code, KeepOutcome>> found;
+  std::map<uint64_t, std::vector<bool>> cut_off;  // by key, what was said of it
 };
 
 }  // namespace byteps_like::testing

@@ -12,6 +12,7 @@ namespace byteps_like::testing::kept_calls {
 namespace {
 
 struct Settlements : KeepSink {
+  void CutOff(uint64_t, bool) override {}
   void Settled(const KeepTicket& ticket, const Status& status, KeepOutcome) override {
     found[ticket.index] = status.ok() ? ticket.operation->answers[ticket.index] : status.message();
   }

@@ -271,6 +271,21 @@ TEST_CASE("kept key: an answer names those whose contributions are in the versio
   CHECK(one.told.found.at(2).second.contributors.empty());
 }
 
+TEST_CASE("kept key: it is cut off until the contribution that the server lacks is on its way") {
+  OneKey one(false, false);
+  one.Push(1);
+  one.Sent();
+  one.Opened(4);
+  one.Sent();
+  CHECK(one.Came(FrameType::kCutoff, 4, 0, 9).ok());  // which has crossed contribution 4
+  CHECK(one.told.cut_off.empty());
+  CHECK(one.Came(FrameType::kCutoff, 5, 0, 9).ok());
+  CHECK(one.Came(FrameType::kCutoff, 5, 0, 9).ok());  // again, as after a new link
+  CHECK(one.told.cut_off[7] == std::vector<bool>{true});
+  one.Push(2);
+  CHECK(one.told.cut_off[7] == std::vector<bool>{true, false});
+}
+
 TEST_CASE("kept key: what makes no sense is corrupt") {
   OneKey one;
   one.Push(1, 1);

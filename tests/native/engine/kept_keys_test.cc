@@ -15,6 +15,7 @@ namespace {
 constexpr uint32_t kSize = 100;
 
 struct Settlements : KeepSink {
+  void CutOff(uint64_t, bool) override {}
   void Settled(const KeepTicket& ticket, const Status& status, KeepOutcome) override {
     found[ticket.index] = status.code();
   }

@@ -12,7 +12,9 @@ from byteps_like.store.ledger import Event, Late, Ledger, Version
 from byteps_like.store.policies.policy import Contribution, Policy
 
 STEPS = 8
-"""Pushes of each source."""
+"""Of each source."""
+BLOCKS = 4
+"""Of a step."""
 
 
 @dataclass
@@ -25,6 +27,8 @@ class Source:
     left: int = STEPS
     sent: list[Contribution] = field(default_factory=list)
     waits: bool = False
+    done: int = 0
+    """Blocks of its step that it has sent before the last one."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class Run:
     """With the version that was in force."""
     reads: list[Read] = field(default_factory=list)
     open: list[tuple[int, int]] = field(default_factory=list)
-    """Whenever something has happened, how many pushes are open, and how many sources live."""
+    """Whenever something has happened, how many last blocks are open, and how many sources live."""
     sent: list[Contribution] = field(default_factory=list)
     unfinished: list[int] = field(default_factory=list)
     """Live sources that wait for ever."""
@@ -60,7 +64,8 @@ class Run:
 
 class Schedule:
     """One of `policy`, by `seed`, of `ranks` sources; `keeper` makes the ledger. Now and then the policy changes to one
-    of `others`."""
+    of `others`. With `blocks` sources send the blocks that they have finished when they are cut off, and now and then
+    else."""
 
     def __init__(
         self,
@@ -69,9 +74,10 @@ class Schedule:
         seed: int,
         keeper: Callable[[Policy, range], Ledger] = Ledger,
         others: Sequence[Policy] = (),
+        blocks: bool = False,
     ) -> None:
         self._random = Random(seed)
-        self._others = others
+        self._others, self._blocks = others, blocks
         self._numbers = itertools.count()
         self._ledger = keeper(policy, range(ranks))
         self._sources = {rank: self._source(rank) for rank in range(ranks)}
@@ -105,19 +111,34 @@ class Schedule:
     def _begin(self, rank: int, now: float) -> None:
         source = self._sources[rank]
         slow = 4.0 if self._random.random() < 0.1 else 1.0
-        self._at(now + slow * source.step_seconds * self._random.uniform(0.9, 1.1), "push", rank)
+        seconds = slow * source.step_seconds * self._random.uniform(0.9, 1.1)
+        for block in range(1, BLOCKS if self._blocks else 1):
+            self._at(now + seconds * block / BLOCKS, "block", rank)
+        self._at(now + seconds, "push", rank)
+
+    def _block(self, rank: int, now: float) -> None:
+        """One of a step is finished, some while before the last."""
+        source = self._sources.get(rank)
+        cut_off = rank in self._ledger.cut_off()
+        if source is not None and (cut_off or self._random.random() < 0.05):
+            self._send(source, now, weight=1.0, last=False)
+            source.done += 1
+
+    def _send(self, source: Source, now: float, weight: float, last: bool = True) -> None:
+        push = Contribution(source.number, self._ledger.clock(source.number), source.base, weight, last=last)
+        source.sent.append(push)
+        self.run.sent.append(push)
+        self._tell(self._ledger.push(push, now))
+        if self._random.random() < 0.3:  # a link has broken, and nobody knows what has come
+            self._tell(self._ledger.push(self._random.choice(source.sent), now))
 
     def _push(self, rank: int, now: float) -> None:
         source = self._sources.get(rank)
         if source is None:
             return  # it has died
-        push = Contribution(rank, self._ledger.clock(rank), source.base, float(self._random.randint(1, 9)))
-        source.sent.append(push)
-        self.run.sent.append(push)
         source.left -= 1
-        self._tell(self._ledger.push(push, now))
-        if self._random.random() < 0.3:  # a link has broken, and nobody knows what has come
-            self._tell(self._ledger.push(self._random.choice(source.sent), now))
+        self._send(source, now, float(BLOCKS - source.done))
+        source.done = 0
         if not source.left:
             self._leave(rank, now)
         elif self._random.random() < 0.15:
@@ -167,7 +188,7 @@ class Schedule:
                 clock, sent = self._ledger.clocks[rank], self._ledger.clock(rank)
                 self.run.reads.append(Read(clock, sent, self._ledger.least, source.base, last))
                 self._begin(rank, now)
-        self.run.open.append((len(self._ledger.open.pushes), len(self._sources)))
+        self.run.open.append((len(self._ledger.open.finished), len(self._sources)))
         due = self._ledger.policy.ready_at(self._ledger)
         if due is not None:
             self._at(max(due, now), "wake")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, cast
@@ -28,7 +28,7 @@ from byteps_like.store.updates.registry import OURS, update_of
 from byteps_like.store.updates.update import Values
 from byteps_like.wire.note import Applied
 from tests.property.store.schedules import Schedule
-from tests.property.store.test_policies import BY_SERVERS, RANKS
+from tests.property.store.test_policies import BLOCKED, BY_SERVERS, RANKS
 
 SEEDS = 120
 """Schedules of each policy."""
@@ -83,7 +83,8 @@ def drawn_values(random: Random, draw: np.random.Generator, shape: tuple[int, ..
 class Twins:
     """A StoreKey and its native twin, as the ledger of a schedule: pushes get gradients here, and all is compared."""
 
-    def __init__(self, policy: Policy, sources: range, seed: int) -> None:
+    def __init__(self, policy: Policy, sources: range, seed: int, ways: Sequence[Combining] = (*WAYS, *CODES)) -> None:
+        self._ways = ways
         self._random, self._draw = Random(seed), np.random.default_rng(seed)
         self.key = self._made(policy, sources)
         self._native = native_of(self.key)
@@ -96,7 +97,7 @@ class Twins:
         kind = self._random.choice([np.float32, np.float32, np.float64, np.int64])
         names = INTEGER_UPDATES if kind is np.int64 else UPDATES
         update = update_of(self._random.choice([name for name in names if name != "none" or policy.has_rounds]))
-        way = Weighed("sum") if kind is np.int64 else self._random.choice([*WAYS, *CODES])
+        way = Weighed("sum") if kind is np.int64 else self._random.choice(self._ways)
         self._is_whole = kind is np.int64
         value = drawn_values(self._random, self._draw, self._random.choice(SHAPES), kind)
         return StoreKey(value, policy, sources, update, way)
@@ -130,7 +131,7 @@ class Twins:
         one, gradient = self._came[push]
         as_tuple = one.source, one.clock, one.base, one.weight
         found = outcome(lambda: self.key.push(one, gradient, now, lr))
-        self._same(found, outcome(lambda: self._native.push(as_tuple, gradient, now, lr)))
+        self._same(found, outcome(lambda: self._native.push(as_tuple, gradient, now, lr, one.last)))
 
     def _hear(self, source: int) -> None:
         if self._random.random() < 0.5:
@@ -230,6 +231,33 @@ def test_twins_agree_when_policies_change(text: str) -> None:
             assert not Schedule(policy_of(text, RANKS), RANKS, seed, keeper, others).play().unfinished
         except AssertionError as error:
             raise AssertionError(f"{text}, seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("text", BLOCKED)
+def test_twins_agree_where_sources_send_blocks(text: str) -> None:
+    policy = policy_of(text, RANKS)
+    several = 0
+    for seed in range(SEEDS):
+        keys: list[Twins] = []
+
+        def keeper(policy: Policy, sources: range, seed: int = seed, keys: list[Twins] = keys) -> Ledger:
+            keys.append(Twins(policy, sources, seed, WAYS))
+            return cast(Ledger, keys[0])
+
+        try:
+            assert not Schedule(policy, RANKS, seed, keeper, blocks=True).play().unfinished
+        except AssertionError as error:
+            raise AssertionError(f"{text}, seed {seed}: {error}") from error
+        several += sum(not one.push.last and one.applied is Applied.COUNTED for one in keys[0].told)
+    assert several > SEEDS, "blocks are in versions"
+
+
+def test_a_block_of_a_coded_gradient_is_refused_in_the_same_words() -> None:
+    key = StoreKey(np.zeros(2), policy_of("k_of_n:k=2", 3), range(3), update_of("add"), Decoded(GradientCode(3, 1)))
+    native, gradient = native_of(key), np.ones(2)
+    found = outcome(lambda: key.push(Contribution(0, 0, 0, last=False), gradient, 0.0))
+    assert found == outcome(lambda: native.push((0, 0, 0, 1.0), gradient, 0.0, None, False))
+    assert found[0] is InvalidArgumentError
 
 
 @given(st.floats(0, allow_infinity=False), st.floats(0, allow_infinity=False))

@@ -15,7 +15,7 @@ from byteps_like.store.ledger import Event, Ledger, Version
 from byteps_like.store.policies.policy import Contribution, Policy
 from byteps_like.store.policies.registry import policy_of, text_of
 from tests.property.store.schedules import Schedule
-from tests.property.store.test_policies import BY_SERVERS, RANKS, SCHEDULES
+from tests.property.store.test_policies import BLOCKED, BY_SERVERS, RANKS, SCHEDULES
 
 
 class Twins(Ledger):
@@ -29,7 +29,7 @@ class Twins(Ledger):
     def push(self, push: Contribution, now: float) -> list[Event]:
         with self._alone():
             events = super().push(push, now)
-        return self._same(events, self._native.push(push.source, push.clock, push.base, now))
+        return self._same(events, self._native.push(push.source, push.clock, push.base, now, push.last))
 
     def pass_time(self, now: float) -> list[Event]:
         events = super().pass_time(now)
@@ -62,6 +62,7 @@ class Twins(Ledger):
         if self.policy.observes and any(isinstance(event, Version) for event in events):
             self._observe_something()
         assert self.policy.ready_at(self) == self._native.ready_at()
+        assert sorted(self.cut_off()) == self._native.cut_off()
         return events
 
     def _observe_something(self) -> None:
@@ -86,6 +87,13 @@ def test_twins_agree_in_all_schedules(text: str) -> None:
     policy = policy_of(text, RANKS)
     for seed in range(SCHEDULES // len(BY_SERVERS) + 1):
         Schedule(policy, RANKS, seed, Twins).play()
+
+
+@pytest.mark.parametrize("text", BLOCKED)
+def test_twins_agree_where_sources_send_blocks(text: str) -> None:
+    policy = policy_of(text, RANKS)
+    for seed in range(SCHEDULES // len(BLOCKED) + 1):
+        Schedule(policy, RANKS, seed, Twins, blocks=True).play()
 
 
 def test_a_missing_push_is_refused_in_the_same_words() -> None:

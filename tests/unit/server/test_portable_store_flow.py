@@ -16,7 +16,7 @@ from byteps_like.dtypes import DType
 from byteps_like.errors import BytePSLikeError, CorruptError, InvalidArgumentError
 from byteps_like.portable.flow import URGENT
 from byteps_like.portable.store_flow import StoreFlow
-from byteps_like.portable.store_lane import CHANGED, CHANGES, NOBODY, LanePull, LanePush, LaneSpec
+from byteps_like.portable.store_lane import CHANGED, CHANGES, CLOCKS, NOBODY, LanePull, LanePush, LaneSpec
 from byteps_like.wire.frame import FrameFlag, FrameType, Header
 from byteps_like.wire.note import Applied, Note, NoteBit, decode_note
 from byteps_like.worker.keeping import KeepSpec, Outcome
@@ -258,6 +258,19 @@ def test_what_was_answered_in_the_meantime_is_not_repeated():
     flow.take(Header(OPENED, key=1, round=2), b"")
     flow.take(applied(0), b"")
     assert told(flow) == [(PUSH, 1, 1, 0)]
+
+
+def test_a_key_is_cut_off_until_the_contribution_that_the_server_lacks_is_queued():
+    flow = StoreFlow(1000, 1000)
+    assert not flow.is_cut_off(1)
+    opened(flow, lane_spec(), clock=CLOCKS - 1)
+    flow.push(1, push_of(48))
+    flow.take(Header(FrameType.CUTOFF, key=1, round=CLOCKS - 1, offset=9), b"")  # which has crossed that one
+    assert not flow.is_cut_off(1)
+    flow.take(Header(FrameType.CUTOFF, key=1, round=0, offset=9), b"")
+    assert flow.is_cut_off(1)
+    flow.push(1, push_of(48))
+    assert not flow.is_cut_off(1)
 
 
 def test_clocks_wrap():

@@ -82,7 +82,40 @@ def test_within_the_grace_more_may_come() -> None:
 def test_grace_by_itself_waits_while_one_more_raises_the_contributions_per_second(interval: float, waits: bool) -> None:
     key = ledger("k_of_n:k=2,grace=auto", 4)
     key.gap = interval
-    key.open.since, key.open.times = 0.0, [1.9, 2.0]  # 2 in 2 s: a third within 1 s is worth it
-    key.open.pushes = {source: Contribution(source, 0, 0) for source in (0, 1)}
+    key.open.since, key.open.finished = 0.0, {0: 1.9, 1: 2.0}  # 2 in 2 s: a third within 1 s is worth it
+    key.open.pushes = [Contribution(source, 0, 0) for source in (0, 1)]
     assert bool(key.pass_time(2.0)) != waits
     assert key.version == 1 or (key.pass_time(2.99) == [] and len(key.pass_time(3.0)) == 1)
+
+
+def block(to: Ledger, source: int, now: float = 0.0, last: bool = False) -> list[Event]:
+    """The next of `source`, computed on version 0."""
+    return to.push(Contribution(source, to.clock(source), 0, last=last), now)
+
+
+def test_who_is_behind_is_cut_off_once_enough_have_finished_and_its_blocks_are_in_two_versions() -> None:
+    key = ledger("k_of_n:k=2,grace=0.5,late=next")
+    block(key, 0, 1.0, last=True)
+    assert key.cut_off() == []
+    block(key, 1, 1.1, last=True)
+    assert key.cut_off() == [2]
+    (made,) = block(key, 2, 1.2)  # then something of all is here
+    assert sources(made) == [0, 1, 2] and key.cut_off() == []
+    block(key, 2, 1.3, last=True)
+    assert [sources(one) for one in (*push(key, 0, 2.0), *key.pass_time(2.5))] == [[2, 0]]
+
+
+def test_a_block_that_came_too_late_does_not_count_as_one_that_has_finished() -> None:
+    key = ledger("k_of_n:k=2,late=next")
+    push(key, 0), push(key, 1), block(key, 2)
+    assert push(key, 0) == [] and key.version == 1
+    (made,) = block(key, 2, last=True)
+    assert sources(made) == [2, 0, 2]
+
+
+def test_under_bsp_a_version_has_all_blocks_of_all() -> None:
+    key = ledger("bsp", 2)
+    block(key, 0), push(key, 1), block(key, 0)
+    assert not key.version
+    (made,) = block(key, 0, last=True)
+    assert sources(made) == [0, 1, 0, 0]

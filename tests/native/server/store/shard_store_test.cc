@@ -102,6 +102,11 @@ class Reader {
     constexpr const char* kNames[] = {"counted", "late", "held", "not finite"};
     return std::to_string(header.round) + " " + kNames[header.aux] + " " + std::to_string(header.offset);
   }
+  // That a version is about to be made without a contribution of it: "0 after 3".
+  std::string CutOff() {
+    const Header header = Next(FrameType::kCutoff).header;
+    return std::to_string(header.round) + " after " + std::to_string(header.offset);
+  }
   // A value that comes in segments of one version.
   Values Value(uint32_t count, uint32_t version, FrameType type = FrameType::kValue, uint32_t begin = 0) {
     Values values(count);
@@ -262,10 +267,40 @@ TEST_CASE("store: under k_of_n the grace is kept, late ones are told so, and its
   two.Push(Values(4, 2), 0);
   CHECK(one.Applied() == "0 counted 1");  // by the clock: nothing more has come
   CHECK(two.Applied() == "0 counted 1");
+  CHECK(three.CutOff() == "0 after 0");
   three.Push(Values(4, 4), 0);
   CHECK(three.Applied() == "0 late 1");
   three.Pull(4, 1);
   CHECK(three.Value(4, 1) == Values(4, 3));
+}
+
+TEST_CASE("store: who is behind is cut off, and its blocks are in the version that is open, the rest in the next") {
+  TestServer server(3);
+  Reader one(server, 0), two(server, 1);
+  const std::string spec = Spec("k_of_n:grace=30,k=2,late=next,max_age=inf");
+  const Note block = {.bits = kPartial};
+  for (Reader* rank : {&one, &two}) rank->Opened(spec, 4);
+  one.Push(Values(4, 1), 0);
+  two.Push(Values(4, 2), 0);
+  {
+    Reader three(server, 2);
+    three.Opened(spec, 4);  // is told as soon as it uses the key
+    CHECK(three.CutOff() == "0 after 0");
+  }
+  Reader three(server, 2);
+  three.Opened(spec, 4);  // and again on a new link
+  CHECK(three.CutOff() == "0 after 0");
+  three.Push(Values(4, 4), 0, block);
+  for (Reader* rank : {&one, &two, &three}) CHECK(rank->Applied() == "0 counted 1");
+  one.Push(Values(4, 10), 1, {.base = 1});
+  CHECK(one.HearsNothing());
+  three.Push(Values(4, 8), 1);  // the rest of it counts as one that has finished
+  CHECK(two.CutOff() == "1 after 1");
+  CHECK(three.HearsNothing());
+  two.Push(Values(4, 20), 1, {.base = 1});
+  for (Reader* rank : {&one, &two, &three}) CHECK(rank->Applied() == "1 counted 2");
+  one.Pull(4, 2);
+  CHECK(one.Value(4, 2) == Values(4, 45));
 }
 
 TEST_CASE(
