@@ -66,6 +66,7 @@ class Ledger:
         self.gap: float | None = None
         self.bases: dict[int, int] = {}
         self.leads: dict[int, float] = {}
+        self.unfinished: set[int] = set()
         self._observed: GradientEstimate | None = None
         self._look_back()
         self._held: list[Contribution] = []
@@ -89,10 +90,12 @@ class Ledger:
         return behind + sum(one.source == source for one in (*self.open.pushes, *self._held))
 
     def cut_off(self) -> list[int]:
-        """Live sources of which nothing is here, while the open version is about to be made without them: they should
-        send the blocks that they have finished."""
+        """Live sources of which no block is here, nor in a version before, while the open one is about to be made
+        without them: they should send those that they have finished."""
         due = self.policy.ready_at(self)
-        return [] if due is None or due == NOW else [one for one in self.clocks if one not in self.open.sources]
+        if due is None or due == NOW:
+            return []
+        return [one for one in self.clocks if one not in self.open.sources | self.unfinished]
 
     def push(self, push: Contribution, now: float) -> list[Event]:
         """A contribution has come, whole. Nothing becomes of one that has come before. Raises CorruptError if one
@@ -152,6 +155,7 @@ class Ledger:
 
     def join(self, source: int) -> int:
         """It has come: the clock of its first push."""
+        self.unfinished.discard(source)
         self.clocks[source] = max(self.least, self._left.pop(source, 0))
         return self.clock(source)
 
@@ -189,7 +193,10 @@ class Ledger:
         pace = self.paces.get(push.source)
         self.paces[push.source] = PushPace(now, None if pace is None else now - pace.last)
         if push.last:
+            self.unfinished.discard(push.source)
             self._note_last(push, now)
+        else:
+            self.unfinished.add(push.source)
 
     def _note_last(self, push: Contribution, now: float) -> None:
         if self.policy.observes and self.version - push.base < len(self.rounds):

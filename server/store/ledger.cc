@@ -42,8 +42,12 @@ int64_t Ledger::least() const {
   return live_ == 0 ? 0 : least;
 }
 
-bool Ledger::AllLiveAreHere() const {
-  return std::ranges::all_of(sources_, [&](const SourceState& one) { return !one.live || open_.Has(one.number); });
+bool Ledger::Awaits(const SourceState& source) const {
+  return source.live && !source.unfinished && !open_.Has(source.number);
+}
+
+bool Ledger::AwaitsNone() const {
+  return std::ranges::none_of(sources_, [this](const SourceState& one) { return Awaits(one); });
 }
 
 bool Ledger::AllLiveHaveFinished() const {
@@ -54,7 +58,7 @@ std::vector<uint32_t> Ledger::CutOff() const {
   std::vector<uint32_t> missing;
   if (const auto due = policy_->ReadyAt(*this); !due || *due == kNow) return missing;
   for (const SourceState& one : sources_)
-    if (one.live && !open_.Has(one.number)) missing.push_back(one.number);
+    if (Awaits(one)) missing.push_back(one.number);
   return missing;
 }
 
@@ -114,6 +118,7 @@ int64_t Ledger::Join(uint32_t source) {
     sources_.insert(std::ranges::lower_bound(sources_, source, {}, &SourceState::number), {.number = source});
   SourceState& joined = At(source);
   joined.live = true;
+  joined.unfinished = false;
   joined.clock = std::max(begin, joined.clock);
   ++live_;
   return Clock(source);
@@ -155,6 +160,7 @@ void Ledger::Note(const StorePush& push, double now) {
   source.interval = source.base < 0 ? 0 : now - source.last;
   source.last = now;
   source.base = push.base;
+  source.unfinished = !push.last;
   if (push.last) NoteLast(push, now);
 }
 

@@ -17,9 +17,10 @@ inline constexpr size_t kRounds = 20;  // policies look back on so many
 struct SourceState {
   uint32_t number = 0;
   bool live = true;
-  bool resting = false;  // not live, but it will go on where it was
-  int64_t clock = 0;     // how many of its contributions are behind it: applied, or late
-  int64_t base = -1;     // of its last; -1: none
+  bool resting = false;     // not live, but it will go on where it was
+  bool unfinished = false;  // it has pushed a block, and not the last one yet
+  int64_t clock = 0;        // how many of its contributions are behind it: applied, or late
+  int64_t base = -1;        // of its last; -1: none
   double lead = kAnyLead;
   double last = 0;      // when that came
   double interval = 0;  // since the one before; 0: there is none
@@ -66,10 +67,10 @@ class Ledger {
   const std::deque<StoreRound>& rounds() const { return rounds_; }
   // Of the newest versions of which that is known, kRounds at the most, the oldest first; not of the one in force.
   const std::deque<GradientEstimate>& estimates() const { return estimates_; }
-  bool AllLiveAreHere() const;       // at least something of each is
+  bool AwaitsNone() const;           // of each there is something here, or there was, and its last block is yet to come
   bool AllLiveHaveFinished() const;  // their last blocks are here
-  // Live sources of which nothing is here, while the open version is about to be made without them: they should send
-  // the blocks that they have finished.
+  // Live sources of which no block is here, nor in a version before, while the open one is about to be made without
+  // them: they should send those that they have finished.
   std::vector<uint32_t> CutOff() const;
   int64_t Clock(uint32_t source) const;  // of its next push; what is before it is here
 
@@ -104,6 +105,7 @@ class Ledger {
   void Note(const StorePush& push, double now);
   void NoteLast(const StorePush& push, double now);
   void LookBack();
+  bool Awaits(const SourceState& source) const;
   bool Waits(uint32_t source) const;
   void Offer(const StorePush& push, double now, std::vector<Settled>* events);
   void Make(double now, std::vector<Settled>* events);

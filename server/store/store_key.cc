@@ -262,8 +262,7 @@ void StoreKey::NameContributors(std::span<PushAnswer> answers) {
   for (const PushAnswer& answer : answers)
     if (answer.applied == Applied::kCounted && !answer.push.idle) sources.push_back(answer.push.source);
   std::ranges::sort(sources);
-  const auto again = std::ranges::unique(sources);
-  sources.erase(again.begin(), again.end());
+  sources.erase(std::unique(sources.begin(), sources.end()), sources.end());
   const auto several = std::make_shared<const std::vector<uint32_t>>(std::move(sources));
   for (PushAnswer& answer : answers) answer.several = several;
 }

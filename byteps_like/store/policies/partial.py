@@ -24,7 +24,7 @@ _LEAST_SECONDS = 1e-9
 
 class Partial(Policy):
     """A version is made when the last blocks of as many sources as are `needed` are here and `grace` is over, or
-    something is of all."""
+    nothing is to be had of others: a source brings blocks before its last one at one time, not in each version."""
 
     grace: float | Literal["auto"] = 0.0
     late: Literal["drop", "next"] = "drop"
@@ -49,7 +49,7 @@ class Partial(Policy):
         needed = self.needed(key)
         if len(finished) < needed:
             return None
-        if live <= key.open.sources:
+        if live <= key.open.sources | key.unfinished:
             return NOW
         if isinstance(self.grace, str):
             return _last_worth_waiting(key)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -124,6 +124,10 @@ class Key(Protocol):
     def estimates(self) -> Sequence[GradientEstimate]:
         """Of the newest versions of which that is known, ROUNDS at the most, the oldest first: under a policy that
         `observes`, of those made of at least two contributions. That of the version in force isn't among them."""
+
+    @property
+    def unfinished(self) -> Set[int]:
+        """Live sources that have pushed a block, and not the last one yet."""
 
     @property
     def bases(self) -> Mapping[int, int]:

@@ -57,7 +57,7 @@ std::optional<double> Partial::ReadyAt(const Ledger& key) const {
   if (key.AllLiveHaveFinished()) return kNow;
   const uint32_t needed = Needed(key);
   if (open.finished.size() < needed) return std::nullopt;
-  if (key.AllLiveAreHere()) return kNow;
+  if (key.AwaitsNone()) return kNow;
   return grace_ ? open.finished[needed - 1] + *grace_ : LastWorthWaiting(key);
 }
 

@@ -7,8 +7,8 @@
 
 namespace byteps_like {
 
-// A version is made when the last blocks of as many sources as are needed are here and the grace is over, or something
-// is of all.
+// A version is made when the last blocks of as many sources as are needed are here and the grace is over, or nothing is
+// to be had of others: a source brings blocks before its last one at one time, not in each version.
 class Partial : public StorePolicy {
  public:
   PushVerdict OnPush(const Ledger& key, const StorePush& push) const override;

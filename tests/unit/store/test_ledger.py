@@ -99,10 +99,14 @@ def test_who_is_behind_is_cut_off_once_enough_have_finished_and_its_blocks_are_i
     assert key.cut_off() == []
     block(key, 1, 1.1, last=True)
     assert key.cut_off() == [2]
-    (made,) = block(key, 2, 1.2)  # then something of all is here
+    (made,) = block(key, 2, 1.2)  # then nobody else is waited for
     assert sources(made) == [0, 1, 2] and key.cut_off() == []
-    block(key, 2, 1.3, last=True)
-    assert [sources(one) for one in (*push(key, 0, 2.0), *key.pass_time(2.5))] == [[2, 0]]
+    push(key, 0, 2.0)
+    (made,) = push(key, 1, 2.1)  # nor is who brings the rest later
+    assert sources(made) == [0, 1] and key.cut_off() == []
+    block(key, 2, 2.2, last=True)
+    assert push(key, 0, 3.0) == [] and key.cut_off() == [1]
+    assert [sources(one) for one in key.pass_time(3.5)] == [[2, 0]]
 
 
 def test_a_block_that_came_too_late_does_not_count_as_one_that_has_finished() -> None:
