@@ -9,7 +9,7 @@ from functools import partial
 
 from bench.consistency import turns
 from bench.consistency.turns import Figure, Turn
-from bench.consistency.ways import DSSP, EVERY, FEDSA, FIXED, SOFTSYNC
+from bench.consistency.ways import DSSP, EVERY, FEDSA, FIXED, LGC, SOFTSYNC
 
 Ways = Mapping[str, Turn]
 """One turn of each."""
@@ -102,6 +102,19 @@ def _partial() -> list[Row]:
     ]
 
 
+def _blocks() -> list[Row]:
+    """What the slow rank sends in a step, of what fast ones do; and the price of waiting for its blocks."""
+    rate = turns.version_rate
+    slow = compared(lambda turn: turns.bytes_per_step(turn[turns.FAST.stop :]), LGC, LGC,
+                    lambda turn: turns.bytes_per_step(turn[turns.FAST]))  # fmt: skip
+    own = "S1: blocks: versions/s, of those of the fast ranks alone"
+    return [
+        Row("lgc", "S1: blocks: bytes of a slow step, of a fast one's", "S1", (LGC,), slow, Target(most=2), False),
+        ratio("lgc", own, "S1", (LGC, "fast ranks"), rate, Target(), simulated=False),
+        ratio("lgc", "S2: blocks: versions/s, of bsp's", "S2", (LGC, "bsp"), rate, Target(), simulated=False),
+    ]
+
+
 def _age(way: str, k: int) -> Row:
     value = lambda ways: turns.mean_age(ways[way])  # noqa: E731 - as the others
     return Row("age", f"S2: {way}: mean age in versions", "S2", (way,), value, around(3 / k, 0.02))
@@ -149,4 +162,4 @@ def _low_comm() -> list[Row]:
     ]
 
 
-ROWS = [*_ssp(), *_dssp(), *_partial(), *_asynchronous(), *_low_comm()]
+ROWS = [*_ssp(), *_dssp(), *_partial(), *_blocks(), *_asynchronous(), *_low_comm()]

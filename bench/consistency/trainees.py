@@ -10,7 +10,7 @@ import torch
 from typing_extensions import override
 
 import byteps_like.torch as bps
-from bench.consistency.ways import Way
+from bench.consistency.ways import BLOCKS, Way
 from byteps_like.store.future import Future
 
 RATE = 1e-3
@@ -110,6 +110,32 @@ class Optimized(Trainee):
         self._optimizer.close()
 
 
+class Blocked(Optimized):
+    """The same, of mini-batches in blocks, with as many versions as there are steps."""
+
+    def __init__(self, way: Way, nbytes: int) -> None:
+        super().__init__(Way(way.kind, {**way.terms, "backward_passes_per_step": BLOCKS}), nbytes)
+        self._optimizer.pull()
+
+    @override
+    def compute(self, seconds: float) -> None:
+        self._optimizer.zero_grad()
+        for _ in range(BLOCKS):
+            time.sleep(seconds / BLOCKS)
+            torch.autograd.backward(self._weights.sum() / BLOCKS)
+            self._optimizer.block()
+
+    @override
+    def step(self) -> None:
+        self._optimizer.step()
+        self.version = self._optimizer.version
+
+    @override
+    def close(self) -> None:
+        self._optimizer.finish()
+        super().close()
+
+
 class Alone(Trainee):
     """A parameter under a plain optimizer, with a LowComm around it or without any network."""
 
@@ -140,4 +166,6 @@ def trainee(label: str, way: Way, nbytes: int, versions: int | None) -> Trainee:
         return Stored(label, way, nbytes, versions)
     if way.kind == "portions":
         return Portioned(label, nbytes)
+    if way.kind == "blocks":
+        return Blocked(way, nbytes)
     return Optimized(way, nbytes) if way.kind == "optimizer" else Alone(way, nbytes)

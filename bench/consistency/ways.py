@@ -16,9 +16,13 @@ DSSP = "dssp:lo=1,hi=8"
 FEDSA = "k_of_n:k=3,late=next"
 SOFTSYNC = "k_of_n:k=2,late=next"
 
+LGC = "k_of_n:k=3,grace=0.02,late=next"
+BLOCKS = 8
+"""Of a mini-batch. A slow one takes half of a fast step, and less than the grace."""
+
 CODING = GradientCoding(4, s=1).options
 
-Kind = Literal["store", "portions", "optimizer", "low_comm", "alone"]
+Kind = Literal["store", "portions", "optimizer", "blocks", "low_comm", "alone"]
 
 EVERY = 20
 """Steps between two synchronizations of LowComm, where nobody is slow."""
@@ -30,8 +34,8 @@ ROUND = 10
 class Way:
     """How all ranks train in a turn.
 
-    `kind`: by a Store, in portions of a Store, by a DistributedOptimizer, a LowComm, or without any network; `terms`:
-    its arguments.
+    `kind`: by a Store, in portions of a Store, by a DistributedOptimizer, with mini-batches in blocks, by a LowComm, or
+    without any network; `terms`: its arguments.
     """
 
     kind: Kind
@@ -114,6 +118,7 @@ JOBS = {
         DSSP: stored(DSSP),
         FEDSA: stored(FEDSA, 1),
         "fast ranks": stored(FEDSA, 1, without_slow=True),
+        LGC: Way("blocks", {"consistency": LGC}, 1),
         "asp, by workers": _worker(),
         "asp, by workers, fast ranks": _worker(without_slow=True),
         "quorum": _quorum(),
@@ -127,6 +132,7 @@ JOBS = {
         **FIXED,
         DSSP: stored(DSSP),
         SOFTSYNC: stored(SOFTSYNC, 2),
+        LGC: Way("blocks", {"consistency": LGC}, 1),
     }),
     "eight": Job(S2, 8, 160, {
         "bsp": stored("bsp"),
