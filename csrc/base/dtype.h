@@ -30,7 +30,7 @@ inline constexpr int kDTypeCount = 17;
 
 enum class Op : uint8_t {
   kSum = 0,      // bool: or
-  kAverage = 1,  // sum, then divided by the number of contributions (integers: floor division; bool: and)
+  kAverage = 1,  // sum, then divided by the number of contributions (integers: towards zero; bool: and)
   kMin = 2,
   kMax = 3,
   kProduct = 4,    // bool: and
