@@ -15,7 +15,6 @@ import torch
 
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.store.policies.policy import Policy
 from byteps_like.torch.adapt.attach import follow
 from byteps_like.torch.calls.reductions import Adasum, Average, resolve_op
 from byteps_like.torch.compression.rules import Rules, check_compression, rules_of
@@ -36,7 +35,7 @@ from byteps_like.torch.reduction.reducer import GradientReducer
 from byteps_like.torch.sharded.optimizer import shard_reducer, sharded
 from byteps_like.torch.stored.optimizer import stored
 from byteps_like.torch.stored.periods import Periods
-from byteps_like.torch.stored.terms import StoredTerms, stored_terms
+from byteps_like.torch.stored.terms import Consistencies, StoredTerms, stored_terms
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +58,7 @@ def DistributedOptimizer(
     shard: str = "",
     tune: str | os.PathLike[str] | None = None,
     sufficient_factors: bool | str = False,
-    consistency: Policy | str | None = None,
+    consistency: Consistencies | None = None,
     apply: str = "auto",
     push_every: int = 1,
     pull_every: int = 1,
@@ -94,7 +93,8 @@ def DistributedOptimizer(
     sufficient_factors: "auto" or True sends gradients of Linear weights as factors (docs/how-to/sufficient-factors.md).
     consistency: "bsp", every step is everybody's; or "asp", "ssp:s=3", "backup:b=1" and others: servers keep the
         weights, and ranks don't wait for each other, or not for long (docs/how-to/consistency.md). None takes the
-        setting `enable_async`, which stands for "asp" and apply="worker".
+        setting `enable_async`, which stands for "asp" and apply="worker". A list is tried with `tune`, the fastest
+        stays; what is as fast as that, and stands before it, is preferred.
     apply: with another consistency than bsp, "server" sends gradients during backward, and servers update; "worker"
         makes each step here, and sends how far it went; "auto" takes servers if they have the update.
     push_every, pull_every: likewise, after how many steps; `periods`: by patterns of names, instead of both.
@@ -106,7 +106,7 @@ def DistributedOptimizer(
     """
     del num_groups, groups
     check_plain(optimizer)
-    terms = _terms(consistency, apply, Periods(push_every, pull_every, periods or {}), store)
+    terms = _terms(consistency, apply, Periods(push_every, pull_every, periods or {}), store, tune)
     names = ParameterNames(optimizer.__dict__, None if named_parameters is None else list(named_parameters))
     rules = _rules(optimizer, compression, whole=op is Adasum or terms is not None, shares=bool(shard))
     asked = Asked(op, gradient_predivide_factor, backward_passes_per_step, sparse_as_dense, process_set)
@@ -139,11 +139,16 @@ def _distributed(
 
 
 def _terms(
-    consistency: Policy | str | None, apply: str, periods: Periods, store: Mapping[str, Any]
-) -> StoredTerms | None:  # fmt: skip
-    if consistency is None and _runtime.current().config.enable_async:
-        return stored_terms("asp", "worker" if apply == "auto" else apply, periods, store)
-    return stored_terms("bsp" if consistency is None else consistency, apply, periods, store)
+    consistency: Consistencies | None,
+    apply: str,
+    periods: Periods,
+    store: Mapping[str, Any],
+    tune: str | os.PathLike[str] | None,
+) -> StoredTerms | None:
+    config = _runtime.current().config
+    if consistency is None and config.enable_async:
+        consistency, apply = "asp", "worker" if apply == "auto" else apply
+    return stored_terms("bsp" if consistency is None else consistency, apply, periods, store, tune, config.tune)
 
 
 def _by_gradients(
@@ -219,7 +224,7 @@ def AsyncOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     *,
-    consistency: Policy | str = "asp",
+    consistency: Consistencies = "asp",
     damp: str | None = "inverse",
     **options: Any,
 ) -> Any:

@@ -34,7 +34,6 @@ CONFLICTS = (
     ("consistency", "process_set", "servers keep the weights for all ranks"),
     ("consistency", "shard", "servers keep the optimizer's state, each a share"),
     ("consistency", "cross_barrier", "there is no barrier between the steps of the ranks to cross"),
-    ("consistency", "tune", "what it measures is the steps of all ranks together"),
     ("consistency", "sufficient_factors", "factors are exchanged among the workers"),
     ("consistency", "OnebitAdam", "its momenta are sums over the batches of all ranks"),
     ("consistency", "compression", "servers keep values of whole numbers or floats as they are"),

@@ -61,8 +61,8 @@ class GradientPushes(Pushes):
                 self._given[id(parameter)] = _Given(name, register(self._accumulated))
 
     @override
-    def change(self, policy: Policy) -> None:
-        super().change(policy)
+    def adopt(self, policy: Policy) -> None:
+        super().adopt(policy)
         self._each_step = _waits_for_each_step(policy)
 
     @override

@@ -14,7 +14,7 @@ from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.combining.combining import check_weight
 from byteps_like.store.policies.policy import Policy
-from byteps_like.store.policies.registry import policy_of
+from byteps_like.store.policies.registry import policy_of, text_of
 from byteps_like.store.updates.plain import Add
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.torch.job import runtime as _runtime
@@ -26,6 +26,7 @@ from byteps_like.torch.stored.gradients import GradientPushes
 from byteps_like.torch.stored.pushes import Contributed, Pushes
 from byteps_like.torch.stored.rules import server_update
 from byteps_like.torch.stored.terms import StoredTerms
+from byteps_like.torch.stored.trials import ConsistencyTrials
 from byteps_like.torch.stored.weights import KeptWeights
 
 Closure = Callable[[], Any]
@@ -74,6 +75,11 @@ class StoredOptimizerMixin(DistributedTwin):
         self._distribution.weight = weight
 
     @property
+    def consistency(self) -> str:
+        """The text of the one in force."""
+        return text_of(self._distribution.policy)
+
+    @property
     def contributed(self) -> Contributed:
         """This rank's contributions so far: how many, how many were left out, and how old they were. Never blocks."""
         return self._distribution.contributed()
@@ -90,7 +96,8 @@ class StoredOptimizerMixin(DistributedTwin):
 
     def change_consistency(self, consistency: Policy | str) -> None:
         """From here on another consistency holds, for contributions that wait, too. All ranks call it, between two
-        steps; blocks until all have. Raises InvalidArgumentError for one that can't be, and within a step."""
+        steps; blocks until all have. If several were being tried, none is any more. Raises InvalidArgumentError for
+        one that can't be, and within a step."""
         self._distribution.check_between_steps()
         self._distribution.change(policy_of(consistency, _runtime.current().worker.size))
 
@@ -170,6 +177,7 @@ class AloneMixin(OutsiderMixin):
 
     route_why = "this rank is alone, and there is no server"
     weight = 1.0
+    consistency = ""
     contributed = Contributed()
     version = 0
 
@@ -189,24 +197,27 @@ def stored(
 ) -> DistributedTwin:  # fmt: skip
     """The twin of `optimizer` whose weights servers keep. Raises InvalidArgumentError for terms that can't be."""
     runtime = _runtime.current()
-    policy = policy_of(terms.consistency, runtime.worker.size)
+    first, *_ = terms.consistencies
+    policies = [policy_of(one, runtime.worker.size) for one in terms.consistencies]
     if runtime.route.name == "none":
         return twin_of(optimizer, AloneMixin, None, names)
     if runtime.route.name != "server":
         raise InvalidArgumentError(
-            f"rank {runtime.worker.rank}: consistency={terms.consistency!r} needs servers, which keep the weights, and"
+            f"rank {runtime.worker.rank}: consistency={first!r} needs servers, which keep the weights, and"
             " this job has none; start some (byteps-like run -s 1)",
             rank=runtime.worker.rank,
             operation="DistributedOptimizer",
         )
-    store = {"consistency": policy, "combine": _combine(op), **terms.store}
+    store = {"consistency": policies[0], "combine": _combine(op), **terms.store}
     pushes: Pushes
     if _by_servers(optimizer, terms.apply):
         weights = KeptWeights(names, _updates_of(optimizer), store)
-        pushes = GradientPushes(weights, terms.periods, names.rates, policy)
+        pushes = GradientPushes(weights, terms.periods, names.rates, policies[0])
     else:
         pushes = DeltaPushes(KeptWeights(names, lambda _: Add(), store), terms.periods)
     pushes.passes_per_step = passes
+    if len(policies) > 1:
+        pushes.followers.append(ConsistencyTrials(pushes, policies, terms.tune))
     return twin_of(optimizer, StoredOptimizerMixin, pushes, names)
 
 

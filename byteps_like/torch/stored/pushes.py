@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -29,6 +29,19 @@ class Contributed:
     """Most versions that were made between what one was computed on and what it became part of."""
 
 
+class Follower(Protocol):
+    """Looks at this rank's steps, and may have another policy hold from then on."""
+
+    def after_step(self) -> None:
+        """One is over."""
+
+    def before_finish(self) -> None:
+        """There will be no more."""
+
+    def end(self) -> None:
+        """All ranks are about to change the policy themselves."""
+
+
 class Pushes(ABC):
     """One thread at a time."""
 
@@ -41,6 +54,7 @@ class Pushes(ABC):
         """The number of the one that is under way."""
         self._under_way: deque[Future] = deque()
         self._settled = Contributed()
+        self.followers: list[Follower] = []
 
     @abstractmethod
     def step(self, plain: Callable[[], Any]) -> None:
@@ -61,8 +75,23 @@ class Pushes(ABC):
         """Raises InvalidArgumentError within a step that is hurt by a change."""
 
     def change(self, policy: Policy) -> None:
+        """Another policy holds from here on, and followers leave it so. Blocks until all ranks have called it."""
+        for follower in self.followers:
+            follower.end()
+        self.adopt(policy)
+
+    def adopt(self, policy: Policy) -> None:
         """Another policy holds from here on. Blocks until all ranks have called it."""
         self._weights.change(policy)
+
+    def settle(self) -> None:
+        """Blocks until all ranks have called it, with everything counted that can be. See KeptWeights."""
+        self._weights.settle()
+
+    @property
+    def policy(self) -> Policy:
+        """The one in force."""
+        return self._weights.policy
 
     def check_unsent(self, what: str) -> None:  # noqa: B027 - nothing to do without hooks
         """Raises InvalidArgumentError where gradients are gone before `what` can see them."""
@@ -91,6 +120,8 @@ class Pushes(ABC):
     def finish(self) -> None:
         """This rank contributes no more. Blocks until that is so of all ranks, and servers have said what became of
         this one's contributions. Raises the job's error."""
+        for follower in self.followers:
+            follower.before_finish()
         self._weights.finish()
         for future in self._under_way:
             future.wait()
@@ -133,3 +164,5 @@ class Pushes(ABC):
     def _next_step(self) -> None:
         self._steps += 1
         self.contributed()
+        for follower in self.followers:
+            follower.after_step()

@@ -51,6 +51,12 @@ class KeptWeights:
         self._worker = runtime.worker
         self._label = f"weights.{runtime.count('weights')}"
 
+    @property
+    def policy(self) -> Policy:
+        """The one in force."""
+        found: Policy = self.store["consistency"]
+        return found
+
     def open(self) -> None:
         """Has servers keep all that are trained. Blocks where one is new; raises as Store."""
         fresh = [(name, p) for name, p in self.named() if p.requires_grad and id(p) not in self._stores]
@@ -70,10 +76,15 @@ class KeptWeights:
         self._wait_for(lambda store: store.start_change(policy))
         self.store = {**self.store, "consistency": policy}
 
-    def finish(self) -> None:
-        """This rank contributes no more. Blocks until that is so of all; raises as Store.finish."""
+    def settle(self) -> None:
+        """Blocks until all ranks have called it; nobody's servers wait for those who have. What has been contributed
+        counts then, if it can, and each contribution counts at once until another policy holds."""
         self.open()
         self._wait_for(Store.start_finish)
+
+    def finish(self) -> None:
+        """This rank contributes no more. Blocks until that is so of all; raises as Store.finish."""
+        self.settle()
         for store in dict.fromkeys(self._stores.values()):
             store.exchange_above()
 
