@@ -10,7 +10,7 @@ from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.filters.filter import KeyedRows, PayloadFilter, RowFilter, no_rows
 from byteps_like.store.filters.payloads import Payloads
-from byteps_like.store.filters.registry import Filter, filter_of
+from byteps_like.store.filters.registry import Filter, filters_of
 from byteps_like.store.updates.update import ValueUpdate
 
 
@@ -19,9 +19,7 @@ class Filtering:
     the update, and for those of rows behind those of payloads."""
 
     def __init__(self, wanted: Sequence[Filter | str], width: int, dtype: DType, update: ValueUpdate) -> None:
-        if isinstance(wanted, str):
-            raise InvalidArgumentError(f"filters={wanted!r} is one text: give a list of filters, ({wanted!r},)")
-        filters = [filter_of(one) for one in wanted]
+        filters = filters_of(wanted)
         self._rows = tuple(one for one in filters if isinstance(one, RowFilter))
         rest = filters[len(self._rows) :]
         if any(isinstance(one, RowFilter) for one in rest):

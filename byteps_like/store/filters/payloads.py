@@ -15,7 +15,7 @@ from byteps_like.dtypes import DType
 from byteps_like.errors import CorruptError, InvalidArgumentError
 from byteps_like.store.filters.codec_filter import CodecFilter
 from byteps_like.store.filters.filter import PayloadFilter, RowFilter
-from byteps_like.store.filters.registry import filter_of
+from byteps_like.store.filters.registry import filters_of
 from byteps_like.wire.crc32c import Buffer
 
 SERVER = 0xFFFFFFFF
@@ -24,9 +24,7 @@ SERVER = 0xFFFFFFFF
 
 def payload_filters(wanted: Sequence[PayloadFilter | str]) -> tuple[PayloadFilter, ...]:
     """Of texts or objects. Raises InvalidArgumentError for what is no payload filter."""
-    if isinstance(wanted, str):
-        raise InvalidArgumentError(f"filters={wanted!r} is one text: give a list of filters, ({wanted!r},)")
-    found = [filter_of(one) for one in wanted]
+    found = filters_of(wanted)
     for one in found:
         if isinstance(one, RowFilter):
             raise InvalidArgumentError(f"filter {one.name} is of rows by key: only a KV has these")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from byteps_like.compression.registry import CODECS, SHORT, codec_of
@@ -73,6 +73,13 @@ def filter_of(wanted: Filter | str) -> Filter:
         known = "; ".join(f"{one.name} ({one.about})" for one in [*FILTERS.values(), CodecFilter])
         raise InvalidArgumentError(f"there is no filter {name!r}; there are: {known}")
     return _built(FILTERS[name], given, wanted)
+
+
+def filters_of(wanted: Sequence[Filter | str]) -> list[Filter]:
+    """Each as `filter_of`, which also says what it raises; and for what is no sequence but one text."""
+    if isinstance(wanted, str):
+        raise InvalidArgumentError(f"filters={wanted!r} is one text: give a list of filters, ({wanted!r},)")
+    return [filter_of(one) for one in wanted]
 
 
 def _built(kind: Any, given: dict[str, str], text: str) -> Filter:
