@@ -9,7 +9,7 @@ from functools import partial
 
 from bench.consistency import turns
 from bench.consistency.turns import Figure, Turn
-from bench.consistency.ways import DSSP, EVERY, FEDSA, FIXED, LGC, SOFTSYNC
+from bench.consistency.ways import DSSP, EVERY, FACTOR, FEDSA, FIXED, LGC, SOFTSYNC
 
 Ways = Mapping[str, Turn]
 """One turn of each."""
@@ -135,6 +135,16 @@ def _asynchronous() -> list[Row]:
     ]  # fmt: skip
 
 
+def _adam() -> list[Row]:
+    ways, what = ("factors", "matrix"), "Adam: factors of a square matrix, K = M/16: bytes"
+    return [
+        ratio("adam", f"{what} up, of the matrix's", "calm", ways, turns.bytes_per_step, around(2 * FACTOR, 0.01),
+              simulated=False),
+        ratio("adam", f"{what} down, of the matrix's", "calm", ways, turns.bytes_down, around(1, 0.01),
+              simulated=False),
+    ]  # fmt: skip
+
+
 def _low_comm() -> list[Row]:
     burst = partial(turns.burst, steps=3)
     rows: list[tuple[str, tuple[str, str], Figure, Target]] = [
@@ -162,4 +172,4 @@ def _low_comm() -> list[Row]:
     ]
 
 
-ROWS = [*_ssp(), *_dssp(), *_partial(), *_blocks(), *_asynchronous(), *_low_comm()]
+ROWS = [*_ssp(), *_dssp(), *_partial(), *_blocks(), *_asynchronous(), *_adam(), *_low_comm()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 
@@ -10,7 +11,7 @@ import torch
 from typing_extensions import override
 
 import byteps_like.torch as bps
-from bench.consistency.ways import BLOCKS, Way
+from bench.consistency.ways import BLOCKS, FACTOR, Way
 from byteps_like.store.future import Future
 
 RATE = 1e-3
@@ -65,6 +66,22 @@ class Stored(Trainee):
     @override
     def ages(self) -> list[int]:
         return [push.age for push in self._pushes if push.done() and push.counted]
+
+
+class Factored(Trainee):
+    """A square matrix in a Store, whose gradient goes up as two factors."""
+
+    def __init__(self, label: str, nbytes: int) -> None:
+        extent = math.isqrt(nbytes // 4)
+        self._values = np.zeros((extent, extent), np.float32)
+        factor = np.ones((round(FACTOR * extent), extent), np.float32)
+        self._factors = factor, factor
+        self._store = bps.Store(label, {"w": self._values}, combine="factors", whole=True)
+        self._store.pull("w", self._values).wait()
+
+    @override
+    def step(self) -> None:
+        self._store.push_pull("w", self._factors, self._values).wait()
 
 
 class Portioned(Trainee):
@@ -164,6 +181,8 @@ def trainee(label: str, way: Way, nbytes: int, versions: int | None) -> Trainee:
     """Of that way. Blocks until all ranks make it."""
     if way.kind == "store":
         return Stored(label, way, nbytes, versions)
+    if way.kind == "factors":
+        return Factored(label, nbytes)
     if way.kind == "portions":
         return Portioned(label, nbytes)
     if way.kind == "blocks":

@@ -83,6 +83,11 @@ def bytes_per_step(turn: Turn) -> float:
     return statistics.mean(sum(rank.sent) / len(rank.sent) for rank in turn)
 
 
+def bytes_down(turn: Turn) -> float:
+    """Payload per step that a rank receives."""
+    return statistics.mean(sum(rank.received) / len(rank.received) for rank in turn)
+
+
 def bytes_both_ways(turn: Turn) -> float:
     """Payload per step that a rank sends and receives."""
     return statistics.mean((sum(rank.sent) + sum(rank.received)) / len(rank.sent) for rank in turn)

@@ -22,7 +22,7 @@ BLOCKS = 8
 
 CODING = GradientCoding(4, s=1).options
 
-Kind = Literal["store", "portions", "optimizer", "blocks", "low_comm", "alone"]
+Kind = Literal["store", "factors", "portions", "optimizer", "blocks", "low_comm", "alone"]
 
 EVERY = 20
 """Steps between two synchronizations of LowComm, where nobody is slow."""
@@ -34,8 +34,8 @@ ROUND = 10
 class Way:
     """How all ranks train in a turn.
 
-    `kind`: by a Store, in portions of a Store, by a DistributedOptimizer, with mini-batches in blocks, by a LowComm, or
-    without any network; `terms`: its arguments.
+    `kind`: by a Store, by factors of a matrix in a Store, in portions of a Store, by a DistributedOptimizer, with
+    mini-batches in blocks, by a LowComm, or without any network; `terms`: its arguments.
     """
 
     kind: Kind
@@ -85,6 +85,9 @@ def _worker(**more: Any) -> Way:
 FIXED = {"ssp:s=1": stored("ssp:s=1"), "ssp:s=3": stored("ssp:s=3"), "ssp:s=8": stored("ssp:s=8")}
 
 
+FACTOR = 1 / 16
+"""Samples of a step, of the rows of a square matrix: how many bytes its factors have follows from that."""
+
 STEPS = 20
 """A turn has a multiple: LowComm contributes after the last."""
 
@@ -111,6 +114,8 @@ JOBS = {
         "streaming": Way("low_comm", {"every": EVERY, "fragments": 4, "delay": 2}),
         "every step": Way("optimizer", {"consistency": "asp"}),
         "every 4 steps": Way("optimizer", {"consistency": "asp", "push_every": 4, "pull_every": 4}),
+        "matrix": Way("store", {"whole": True}),
+        "factors": Way("factors"),
     }),
     "S1": Job(S1, 4, 40, {
         "asp": stored("asp", shared_out=True),

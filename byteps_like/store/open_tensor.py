@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 from byteps_like.compression.codec import Draw
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.store.arrays import Array
-from byteps_like.store.filters.encoder import Encoder
+from byteps_like.store.filters.encoder import Encoder, FactorPair, PartOf, Pushed
 from byteps_like.store.memory.holding import held
 from byteps_like.store.versions import Versions
 from byteps_like.wire.note import Note
@@ -30,19 +30,21 @@ class OpenTensor(Versions):
             slice(one.offset // size, (one.offset + one.nbytes) // size) for one in self.kept.declared.partitions
         )
 
-    def push(self, array: Array, parts: range, note: Note, priority: int | None, rank: int) -> KeepHandle:
+    def taken(self, value: Any) -> Pushed:
+        """What is pushed, as it can be sent. Raises InvalidArgumentError for what doesn't fit."""
+        return self.encoder.taken(value, self.kept.declared.spec)
+
+    def push(self, pushed: Pushed, parts: range, note: Note, priority: int | None, rank: int) -> KeepHandle:
         """Contributes these partitions, through the filters. Never blocks."""
         if not self.encoder.payloads:
-            handle = self.kept.push(array.ctypes.data, note, parts=parts, priority=priority)
-            held.hold(handle, array)
+            assert not isinstance(pushed, FactorPair)  # since it was taken
+            handle = self.kept.push(pushed.ctypes.data, note, parts=parts, priority=priority)
+            held.hold(handle, pushed)
             return handle
         assert isinstance(self.kept, TakesPayloads)  # as all that servers keep
-        number, flat = next(self._pushed) % (1 << 32), array.reshape(-1)
-        slices, partitions = self.slices(), self.kept.declared.partitions
-        made = [
-            self.encoder.encode(part, flat[slices[part]], Draw(partitions[part].key, number, rank), note.lr)
-            for part in parts
-        ]
+        number, slices = next(self._pushed) % (1 << 32), self.slices()
+        draws = [Draw(one.key, number, rank) for one in self.kept.declared.partitions]
+        made = [self.encoder.encode(PartOf(part, slices[part]), pushed, draws[part], note.lr) for part in parts]
         at = [PayloadAt(part, one.ctypes.data, one.nbytes) for part, one in zip(parts, made, strict=True)]
         handle = self.kept.push_filtered(at, note, priority=priority)
         held.hold(handle, made)

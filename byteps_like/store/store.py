@@ -20,7 +20,7 @@ from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.arrays import Array, kept_type, landing, outgoing, shape_of
 from byteps_like.store.combining.registry import combining_by
-from byteps_like.store.filters.encoder import codec_filter, encoder_of, feedback_share
+from byteps_like.store.filters.encoder import Pushed, codec_filter, encoder_of, feedback_share
 from byteps_like.store.filters.filter import PayloadFilter
 from byteps_like.store.filters.payloads import Payloads, payload_filters
 from byteps_like.store.functions.calling import begin_call, end_call
@@ -86,7 +86,8 @@ class Store:
 
         `consistency`: when a version is made and who waits for it (docs/how-to/consistency.md). `update`: what a
         version does to the value. `combine`: "mean" (by weights) or "sum", of what a version is made of, or
-        GradientCoding's `combine`; integers have no mean.
+        GradientCoding's `combine`; integers have no mean. "factors" is the mean ("factors:combine=sum" the sum) of
+        products, which servers form of two factors of each matrix, see `push`; other tensors are pushed as they are.
         `age`: a factor of weights, "inverse" or "exp", by how old they are; `damp`: the same outside of the mean.
         `whole`: tensors are not cut, which lars and lamb need. `init`: "root", values begin as those of rank 0's
         `tensors`, or "zeros"; a value that servers have already, under this name, stays. `together`: tensors of
@@ -110,15 +111,15 @@ class Store:
         encoding = codec_filter(codec)
         self._feedback = feedback_share(feedback, encoding, self._terms.update)
         self._filters = (*encoding, *payload_filters(filters))
-        if self._filters and isinstance(self._terms.policy, Hogwild):
-            raise InvalidArgumentError(
-                f"store {name!r}: with hogwild nothing is sent, so a codec and filters have nothing to do"
-            )
         arrays = {key: outgoing(value, kept_type(value)) for key, value in tensors.items()}
         specs = [
             _tensor_spec(f"store/{name}/{key}", kept_type(value), shape_of(value), self._terms, whole)
             for key, value in tensors.items()
         ]
+        if isinstance(self._terms.policy, Hogwild) and any(self._filters_of(spec.shape) for spec in specs):
+            raise InvalidArgumentError(
+                f"store {name!r}: with hogwild nothing is sent, so a codec, factors and filters have nothing to do"
+            )
         self.upper = self._below(upper, specs, arrays)
         """Exchanges with the upper group; None: there is none."""
         placed = _beside_one_another(specs) if together else specs
@@ -207,10 +208,13 @@ class Store:
         """The policy in force, as text."""
         return text_of(self._terms.policy)
 
+    def _filters_of(self, shape: tuple[int, ...]) -> tuple[PayloadFilter, ...]:
+        return (*self._terms.combining.filters(shape), *self._filters)
+
     def _keep(self, specs: Sequence[TensorSpec], arrays: Sequence[Any]) -> Iterator[OpenTensor]:
         keeper = keeper_of(self._terms.policy, self._worker, self.name)
         for declared, array in zip(self._worker.declare(specs), arrays, strict=True):
-            payloads = Payloads(self._filters, declared.spec.dtype)
+            payloads = Payloads(self._filters_of(declared.spec.shape), declared.spec.dtype)
             spec = _keep_spec(declared.spec, self._terms, payloads.text)
             initial = array.ctypes.data if spec.root == self._worker.rank else 0
             yield OpenTensor(keeper.keep(declared, spec, initial), encoder_of(payloads, self._feedback))
@@ -230,6 +234,9 @@ class Store:
     ) -> Future:
         """Contributes `value`, of the tensor's shape, to it. Never blocks. Done when servers have applied it, or not.
 
+        With combine="factors" also two factors of a matrix of M x N: a tuple of arrays of [K, M] and [K, N], with any
+        numbers of dimensions in place of K, for the transpose of the first times the second.
+
         A contiguous array of the type that is kept is sent from its own memory, and must stay as it is until then;
         anything else is copied first. `part`: only these partitions of it, by number or range (see `slices`). `base`:
         the version that it was computed on; None: of each partition the one that was pulled last. `weight`: what it
@@ -241,14 +248,13 @@ class Store:
         tensor = self._tensor(name)
         integers = tensor.kept.declared.spec.dtype is DType.INT64
         self._terms.check_push(weight, lr, integers=integers, last=last)
-        array = outgoing(value, tensor.kept.declared.spec.dtype)
         note = Note(
             weight=weight,
             lr=math.nan if lr is None else lr,
             loss=loss,
             bits=NoteBit.LAST_BLOCK if last else NoteBit.PARTIAL,
         )
-        return self._push(tensor, array, part, note, base, priority)
+        return self._push(tensor, tensor.taken(value), part, note, base, priority)
 
     def cut_off(self, name: str) -> tuple[int, ...]:
         """Partitions of which servers have enough without this rank's next contribution: they wait for the rest of the
@@ -285,13 +291,14 @@ class Store:
         """`push`, then `pull` of the same partitions: the future of both. `value` and `out` may be the same."""
         tensor = self._tensor(name)
         self._check_shape(tensor, out)
-        if np.may_share_memory(
-            outgoing(value, tensor.kept.declared.spec.dtype), landing(out, tensor.kept.declared.spec.dtype).array
+        pushed = tensor.taken(value)
+        if isinstance(pushed, np.ndarray) and np.may_share_memory(
+            pushed, landing(out, tensor.kept.declared.spec.dtype).array
         ):
-            value = outgoing(value, tensor.kept.declared.spec.dtype).copy()
-        pushed = self.push(name, value, **push)
+            value = pushed.copy()
+        contributed = self.push(name, value, **push)
         pulled = self.pull(name, out, part=push.get("part"), priority=push.get("priority"))
-        return pushed.followed_by(pulled)
+        return contributed.followed_by(pulled)
 
     def tick(self, name: str | None = None, *, priority: int | None = None) -> Future:
         """Contributes nothing to a tensor, or to all: a clock of this rank goes by, so that nobody waits for what it
@@ -436,17 +443,16 @@ class Store:
     def _push(
         self,
         tensor: OpenTensor,
-        array: Any,
+        pushed: Pushed,
         part: int | range | None,
         note: Note,
         base: int | None,
         priority: int | None,
     ) -> Future:
-        self._check_shape(tensor, array)
         flights = []
         with self._gate:
             for parts, known in tensor.by_base(tensor.parts(part), base):
-                handle = tensor.push(array, parts, replace(note, base=known), priority, self._worker.rank)
+                handle = tensor.push(pushed, parts, replace(note, base=known), priority, self._worker.rank)
                 flights.append(PartsFlight(handle, parts, known))
         return Future(flights, tensor.heard, note.weight, self._worker.rank)
 
@@ -503,7 +509,8 @@ def _tensor_spec(name: str, dtype: DType, shape: tuple[int, ...], terms: StoreTe
         raise InvalidArgumentError(f"{name!r}: update {terms.update.name} takes norms of the tensor: use whole=True")
     if whole and nbytes > LARGEST_PARTITION:
         raise InvalidArgumentError(f"{name!r} has {nbytes} bytes: at most {LARGEST_PARTITION} stay whole")
-    row = nbytes if whole else _row(shape, terms) * dtype.itemsize
+    uncut = math.lcm(_row(shape, terms), *(one.whole for one in terms.combining.filters(shape)))
+    row = nbytes if whole else uncut * dtype.itemsize
     return TensorSpec(name, dtype, shape, row_bytes=row if row > dtype.itemsize else 0)
 
 

@@ -58,6 +58,7 @@ constexpr Rules kRules[] = {
     {DType::kFloat32,
      "policy asp\ncombine mean:age=none,damp=none\nupdate add\nfilters int:bits=4,block=256,rounding=stochastic,scale="
      "shared,seed=0"},
+    {DType::kFloat32, "policy asp\ncombine sum:age=none,damp=none\nupdate add\nfilters factors:columns=4 zlib:level=1"},
     {DType::kFloat64, "policy bsp\ncombine sum:age=none,damp=none\nupdate add\nfilters coo zlib:level=6"},
     {DType::kFloat32,
      "policy bsp\ncombine sum:age=none,damp=none\nupdate add\nfilters thc:bits=4,clamp=32,seed=0,table=auto"},

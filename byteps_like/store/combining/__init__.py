@@ -1,1 +1,4 @@
-"""Ways of combining: how the contributions of a version become one gradient."""
+"""Ways of combining: how the contributions of a version become one gradient.
+
+Private: products.
+"""

@@ -6,8 +6,10 @@ Servers do it with twins of these (server/store/combining), which give the same 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.store.filters.filter import PayloadFilter
 from byteps_like.store.ledger import Version
 from byteps_like.store.policies.bounded import Asp
 from byteps_like.store.policies.policy import Policy
@@ -33,6 +35,10 @@ class Combining(ABC):
     def factors(self, version: Version) -> list[float]:
         """By what each contribution of `version` is multiplied: float64. None at all where nothing can be made of these
         contributions. Raises InvalidArgumentError for a weight or a factor that makes no sense."""
+
+    def filters(self, shape: Sequence[int]) -> tuple[PayloadFilter, ...]:  # noqa: ARG002 - for those who need none
+        """What contributions to a tensor of `shape` go through before all else."""
+        return ()
 
     def check_weight(self, weight: float) -> float:
         """`weight` itself. Raises InvalidArgumentError if no contribution can have it."""

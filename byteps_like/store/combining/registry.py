@@ -1,5 +1,6 @@
 """The ways of combining by their texts: "sum", "mean:age=exp", "coded:n=4,s=1". A new one is a file in this folder and
-a row here, and its native twin in server/store/combining."""
+a row here, and its native twin in server/store/combining. "factors" has none: it is one of these, of what a filter
+makes."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.combining.combining import Combining
 from byteps_like.store.combining.decoded import Decoded
 from byteps_like.store.combining.gradient_code import GradientCode
+from byteps_like.store.combining.products import Products
 from byteps_like.store.combining.weighed import COMBINES, AgeFactor, Weighed
 
-CODED = "coded"
+CODED, FACTORS = "coded", "factors"
 
 
 def combining_of(text: str) -> Combining:
@@ -33,11 +35,26 @@ def combining_by(combine: str, age: str | AgeFactor | None, damp: str | AgeFacto
     """What arguments of a Store mean: a text, and, of sums and means, factors. Raises InvalidArgumentError."""
     if combine in COMBINES:
         return Weighed(combine, age, damp)
+    if combine.partition(":")[0] == FACTORS:
+        return Products(Weighed(_combine_of_factors(combine), age, damp))
     if age is not None or damp is not None:
         raise InvalidArgumentError(
-            f"age={age!r}, damp={damp!r}: these are for combine='sum' or 'mean', not {combine!r}"
+            f"age={age!r}, damp={damp!r}: these are for combine='sum', 'mean' or 'factors', not {combine!r}"
         )
     return combining_of(combine)
+
+
+def _combine_of_factors(text: str) -> str:
+    try:
+        given = parse(text)[1]
+    except ValueError as error:
+        raise InvalidArgumentError(f"combining: {error}") from None
+    combine = given.pop("combine", "mean")
+    if given:
+        raise InvalidArgumentError(
+            f"combining {text!r}: there is no {min(given)}; there is combine, as in {FACTORS}:combine=sum"
+        )
+    return combine
 
 
 def _weighed(name: str, given: Mapping[str, str]) -> Combining:

@@ -75,6 +75,11 @@ class PayloadFilter(ABC):
     takes_rows: ClassVar[bool] = False
     """Whether it takes rows, not just bytes: then no other one may come before it."""
 
+    @property
+    def whole(self) -> int:
+        """Elements, beginning at multiples of so many, that must not be cut."""
+        return 1
+
     def spec(self) -> str:
         """All parameters in canonical form: what servers make its twin from."""
         return canonical(self)

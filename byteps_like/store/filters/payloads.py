@@ -13,7 +13,6 @@ from byteps_like.compression.codec import Draw
 from byteps_like.config_values import LARGEST_PARTITION
 from byteps_like.dtypes import DType
 from byteps_like.errors import CorruptError, InvalidArgumentError
-from byteps_like.store.filters.codec_filter import CodecFilter
 from byteps_like.store.filters.filter import PayloadFilter, RowFilter
 from byteps_like.store.filters.registry import filters_of
 from byteps_like.wire.crc32c import Buffer
@@ -55,10 +54,9 @@ class Payloads:
         return " ".join(one.spec() for one in self._filters)
 
     @property
-    def codec(self) -> CodecFilter | None:
-        """The first of them, if that is a codec."""
-        first = self._filters[0] if self._filters else None
-        return first if isinstance(first, CodecFilter) else None
+    def first(self) -> PayloadFilter | None:
+        """The one that takes what is pushed; None: there is none."""
+        return self._filters[0] if self._filters else None
 
     def encode(self, rows: NDArray[Any], draw: Draw) -> NDArray[np.uint8]:
         """What stands for them. Raises InvalidArgumentError if that is too much to be sent."""

@@ -13,6 +13,7 @@ from byteps_like.compression.registry import CODECS, SHORT, codec_of
 from byteps_like.compression.spec import parse
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.filters.codec_filter import CodecFilter
+from byteps_like.store.filters.factors import Factors
 from byteps_like.store.filters.filter import PayloadFilter, RowFilter
 from byteps_like.store.filters.fixed_float import FixedFloat
 from byteps_like.store.filters.kkt import Kkt
@@ -45,8 +46,8 @@ def table_filter(kind: AnyFilter) -> AnyFilter:
             f"a filter can't be called {kind.name!r}: a name has up to 64 letters, digits, '_', '.' and '-', and begins"
             " with a letter or '_'"
         )
-    if kind.name in _OF_CODECS:
-        raise InvalidArgumentError(f"there is already a codec {kind.name!r}, which is a filter, too")
+    if kind.name in _OF_CODECS or kind.name == Factors.name:
+        raise InvalidArgumentError(f"a filter can't be called {kind.name!r}: servers know one by that name")
     known = FILTERS.setdefault(kind.name, kind)
     if known is not kind:
         raise InvalidArgumentError(f"there is already a filter {kind.name!r}: {known!r}")

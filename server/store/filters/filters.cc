@@ -8,6 +8,7 @@
 
 namespace byteps_like {
 
+Result<FilterPointer> MakeFactors(CodecSpec& spec);
 Result<FilterPointer> MakeFixedFloat(CodecSpec& spec);
 Result<FilterPointer> MakeZlib(CodecSpec& spec);
 
@@ -18,7 +19,7 @@ struct Row {
   FilterMaker make;
 };
 
-constexpr Row kRows[] = {{"float", MakeFixedFloat}, {"zlib", MakeZlib}};
+constexpr Row kRows[] = {{"factors", MakeFactors}, {"float", MakeFixedFloat}, {"zlib", MakeZlib}};
 
 Result<FilterPointer> MakeFilter(std::string_view text) {
   auto spec = CodecSpec::Parse(text, "filter");

@@ -18,6 +18,7 @@ from byteps_like.compression.lone import NativeCodec, ReferenceCodec
 from byteps_like.compression.registry import CODECS, codec_of
 from byteps_like.dtypes import DType
 from byteps_like.errors import CorruptError, InvalidArgumentError
+from byteps_like.store.filters.factors import Factors
 from byteps_like.store.filters.filter import PayloadFilter
 from byteps_like.store.filters.payloads import Payloads
 from byteps_like.store.filters.registry import filter_of, table_filter
@@ -138,6 +139,35 @@ def test_codecs_of_portable_workers_are_those_of_the_core(texts, x, number):
 
 
 @settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(FLOATS), st.integers(0, 40), st.integers(1, 9), st.integers(1, 700), st.integers(0, 99),
+    st.binary(max_size=9),
+)  # fmt: skip
+def test_factors_are_multiplied_to_the_last_bit(kind, count, rows, columns, seed, junk):
+    """K rows of M and K of N; the matrix itself where that is less; anything else is refused by both."""
+    draw, factors = np.random.default_rng(seed), Factors(columns)
+    left, right = draw.normal(size=(count, rows)).astype(kind), draw.normal(size=(count, columns)).astype(kind)
+    ours, native = Payloads([factors], DType[left.dtype.name.upper()]), _core.Filters(factors.spec())
+    code, nbytes = DType[left.dtype.name.upper()].value, rows * columns * left.itemsize
+    payload = factors.product(left, right)
+    assert len(payload) == 8 + left.itemsize * min(max(count, 1) * (rows + columns), rows * columns)
+    assert native.fits(code, nbytes, len(payload))
+    found = ours.decode(payload, rows * columns)
+    assert found.tobytes() == native.decode(code, payload, nbytes)
+    wanted = left.astype(np.float64).T @ right.astype(np.float64)
+    assert np.abs(found.reshape(rows, columns) - wanted).max() <= 1e-5 * max(1, np.abs(wanted).max())
+    dense = ours.encode(found, Draw()).tobytes()
+    assert dense == native.encode(code, 0, 0, 0, found.tobytes())
+    assert ours.decode(dense, rows * columns).tobytes() == found.tobytes() == native.decode(code, dense, nbytes)
+    for wrong in (payload[:-1], payload + bytes(8), junk, b"\xff" * 7 + payload[7:], b""):
+        if wrong != payload:
+            with pytest.raises(CorruptError, match="a payload of factors has"):
+                ours.decode(wrong, rows * columns)
+            with pytest.raises(CorruptError, match="a payload of factors has"):
+                native.decode(code, wrong, nbytes)
+
+
+@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(CHAINS), st.binary(max_size=100), st.integers(1, 60), st.booleans())
 def test_both_refuse_what_is_no_payload(texts, junk, count, wrapped):
     twins = Twins(texts, DType.FLOAT32)
@@ -167,7 +197,7 @@ def test_a_filter_of_a_user_that_goes_wrong_is_named(caplog):
     for texts, words in (
         ("test.half:other=1", "other"),
         ("zlib:level=1 test.half:shift=0", "takes rows: let it be the first"),
-        ("test.nothing", "has no filter test.nothing; it has float, zlib, all codecs, and others if"),
+        ("test.nothing", "has no filter test.nothing; it has factors, float, zlib, all codecs, and others if"),
         ("significant:delta=1.0", "of rows: servers have nothing to do with it"),
     ):
         with pytest.raises(InvalidArgumentError, match=words):

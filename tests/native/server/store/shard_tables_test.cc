@@ -650,7 +650,7 @@ TEST_CASE("store tables: filters that can't be are refused") {
   TestServer server(1);
   TableRank rank(server, 0);
   rank.Spec(TableSpec("asp", "add", "gzip:level=1"));
-  const std::string wanted = "this server has no filter gzip; it has float, zlib, all codecs, and others if";
+  const std::string wanted = "this server has no filter gzip; it has factors, float, zlib, all codecs, and others if";
   const std::string error = rank.link().ReceiveError();
   CHECK_MESSAGE(error.find(wanted) != std::string::npos, error);
 }
