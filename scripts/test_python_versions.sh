@@ -14,6 +14,6 @@ for python in "$@"; do
   "$place/bin/python" -m pip install -qq --disable-pip-version-check -r "$place/requirements.txt"
   make --no-print-directory core PYTHON="$place/bin/python"
   mapfile -t tests < <(git ls-files 'tests/unit/test_*.py' 'tests/property/test_*.py' 'tests/contract/test_*.py' \
-    'tests/package/test_*.py' tests/multiprocess/control/test_control.py | grep -v torch)
+    'tests/contract/filters/test_*.py' 'tests/package/test_*.py' tests/multiprocess/control/test_control.py | grep -v torch)
   PATH="$place/bin:$PATH" "$place/bin/python" -m pytest "${tests[@]}"
 done

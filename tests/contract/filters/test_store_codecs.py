@@ -12,8 +12,6 @@ import pytest
 
 pytest.importorskip("byteps_like._core", reason="the native core is not built")
 
-from mixed_job import DEADLINE, WORLDS, MixedJob, native_worker
-
 from byteps_like.compression.codec import Codec, Draw
 from byteps_like.compression.registry import CODECS, codec_of
 from byteps_like.dtypes import DType
@@ -23,6 +21,7 @@ from byteps_like.store.filters.codec_filter import CodecFilter
 from byteps_like.store.filters.payloads import Payloads
 from byteps_like.store.gradient_coding import GradientCoding
 from byteps_like.store.store import Store
+from tests.contract.mixed_job import DEADLINE, WORLDS, MixedJob, native_worker
 
 RANKS = 3
 SIZE = 5_003

@@ -10,11 +10,10 @@ import pytest
 
 pytest.importorskip("byteps_like._core", reason="the native core is not built")
 
-from mixed_job import DEADLINE, WORLDS, MixedJob, native_worker
-
 from byteps_like.errors import InvalidArgumentError, MismatchError
 from byteps_like.portable.join import join
 from byteps_like.store.store import Store
+from tests.contract.mixed_job import DEADLINE, WORLDS, MixedJob, native_worker
 
 RANKS = 3
 ROWS, COLUMNS = 37, 129

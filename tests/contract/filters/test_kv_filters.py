@@ -14,14 +14,13 @@ import pytest
 
 pytest.importorskip("byteps_like._core", reason="the native core is not built")
 
-from cutting_proxy import CuttingProxy
-from mixed_job import DEADLINE, WORLDS, MixedJob, native_worker, portable_through
-
 from byteps_like.errors import CorruptError, MismatchError
 from byteps_like.portable.join import join
 from byteps_like.store import PayloadFilter, table_filter
 from byteps_like.store.filters.payloads import Payloads
 from byteps_like.store.kv import KV
+from tests.contract.cutting_proxy import CuttingProxy
+from tests.contract.mixed_job import DEADLINE, WORLDS, MixedJob, native_worker, portable_through
 
 RANKS = 3
 KEYS = KV.spread(np.arange(500), 500)

@@ -12,12 +12,11 @@ import pytest
 
 pytest.importorskip("byteps_like._core", reason="the native core is not built")
 
-from cutting_proxy import CuttingProxy
-from mixed_job import DEADLINE, WORLDS, MixedJob, native_worker, portable_through
-
 from byteps_like.errors import InvalidArgumentError, MismatchError
 from byteps_like.portable.join import join
 from byteps_like.store.store import Store
+from tests.contract.cutting_proxy import CuttingProxy
+from tests.contract.mixed_job import DEADLINE, WORLDS, MixedJob, native_worker, portable_through
 
 RANKS = 3
 SIZE = 300_007
