@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from byteps_like.compression.codec import Draw
+import numpy as np
+
+from byteps_like.compression.codec import Draw, Floats
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.filters.encoder import Encoder, FactorPair, PartOf, Pushed
 from byteps_like.store.memory.holding import held
@@ -49,6 +51,16 @@ class OpenTensor(Versions):
         handle = self.kept.push_filtered(at, note, priority=priority)
         held.hold(handle, made)
         return handle
+
+    def residual(self) -> Floats:
+        """What a codec has left out so far, in C order."""
+        rests = [self.encoder.rest(PartOf(*part)) for part in enumerate(self.slices())]
+        return np.concatenate(rests) if rests else np.zeros(0, np.float32)
+
+    def owe(self, residual: Floats) -> None:
+        """That much is left out, instead."""
+        for number, elements in enumerate(self.slices()):
+            self.encoder.owe(PartOf(number, elements), residual[elements])
 
     @property
     def filters(self) -> str:

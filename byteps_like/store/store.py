@@ -428,6 +428,17 @@ class Store:
         """Of each partition, which elements it has, in C order."""
         return self._tensor(name).slices()
 
+    def residual(self, name: str) -> Array:
+        """What a codec has left out of this rank's contributions to a tensor, and its next one brings: float32, all
+        elements in C order, a copy; zeros without feedback."""
+        with self._gate:
+            return self._tensor(name).residual()
+
+    def owe(self, name: str, residual: Array) -> None:
+        """Makes that what `residual` has given, on this rank or another: where training goes on that was saved."""
+        with self._gate:
+            self._tensor(name).owe(residual)
+
     def view(self, name: str) -> Array:
         """With hogwild, the value itself: an array of the tensor's shape in memory that all ranks share. What is
         written to it is there for all of them at once, and is no contribution. Raises InvalidArgumentError where

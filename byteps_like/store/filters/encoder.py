@@ -60,6 +60,13 @@ class Encoder:
         is too much to be sent."""
         return self.payloads.encode(_elements(part, pushed), draw)
 
+    def rest(self, part: PartOf) -> Floats:
+        """What was left out of contributions so far, and comes with the next. A copy."""
+        return np.zeros(part.elements.stop - part.elements.start, np.float32)
+
+    def owe(self, part: PartOf, rest: Floats) -> None:
+        """That much is to come with the next contribution, instead. Dropped where nothing is ever left out."""
+
     def begin_anew(self) -> None:
         """What is kept of contributions so far is dropped."""
 
@@ -91,6 +98,15 @@ class FeedbackEncoder(Encoder):
         payload = self._codec.encode_with_rest(rest, draw, rest)
         np.nan_to_num(rest, copy=False, nan=0.0, posinf=0.0, neginf=0.0)  # else it would come back for ever
         return self.payloads.encode_on(payload, draw)
+
+    @override
+    def rest(self, part: PartOf) -> Floats:
+        found = self.rests.get(part.number)
+        return super().rest(part) if found is None else found.copy()
+
+    @override
+    def owe(self, part: PartOf, rest: Floats) -> None:
+        self.rests[part.number] = rest.copy()
 
     @override
     def begin_anew(self) -> None:

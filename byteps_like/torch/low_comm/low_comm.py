@@ -84,8 +84,9 @@ class LowComm:
             more contribution makes them more per second. Whoever is late counts in the next version. Needs servers.
         weight: what contributions count: "one", "samples", "tokens" or "tokens**2/steps", of what `count` was told
             since the last, or a function of both numbers.
-        codec, feedback: contributions travel encoded, from every rank to every other; `feedback`, from 0 to 1, of what
-            a codec leaves out is added to the next one. "sparseloco" is SparseLoCo: 146 times fewer bytes.
+        codec, feedback: contributions travel encoded; `feedback`, from 0 to 1, of what a codec leaves out is added to
+            the next one. "sparseloco" is SparseLoCo: 146 times fewer bytes. They go from every rank to every other, but
+            with a quorum or `upper` to servers, and the common weights come back as they are.
         upper: a group of servers above this job's and those of other sites (docs/how-to/sites.md), as in HALoS.
 
         Raises InvalidArgumentError for values out of bounds and parameters that can't be averaged, TypeError for
@@ -296,7 +297,7 @@ def _rounds(outer: ValueUpdate, terms: LowCommTerms, values: list[torch.Tensor])
 
         return CodedRounds(name, values, outer, codec, terms.feedback, runtime.worker)
     if runtime.route.name == "server":
-        return StoreRounds(name, values, outer, terms.policy(runtime.worker.size), runtime.worker, terms.upper)
+        return StoreRounds(name, values, outer, terms, runtime.worker)
     if wish := terms.needs_servers:
         raise InvalidArgumentError(
             f"rank {runtime.worker.rank}: {wish}, and this job has none; start some (byteps-like run -s 1)",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from typing_extensions import override
@@ -15,8 +16,8 @@ from byteps_like.store.policies.synchronous import Bsp
 from byteps_like.store.saving.saved import Saved
 from byteps_like.store.store import Store, saved_together
 from byteps_like.store.updates.update import ValueUpdate
-from byteps_like.store.upper.upper import Upper
 from byteps_like.torch.low_comm.rounds import OuterRounds, SettledChange, fragment_name
+from byteps_like.torch.low_comm.terms import LowCommTerms
 from byteps_like.worker.api import Worker
 
 
@@ -24,19 +25,24 @@ class StoreRounds(OuterRounds):
     """Blocks at first, until the weights are rank 0's."""
 
     def __init__(
-        self, name: str, values: Sequence[torch.Tensor], outer: ValueUpdate, policy: Policy, worker: Worker,
-        upper: Upper | None = None,
-    ) -> None:  # fmt: skip
-        self.values, self._policy = values, policy
+        self, name: str, values: Sequence[torch.Tensor], outer: ValueUpdate, terms: LowCommTerms, worker: Worker
+    ) -> None:
+        self.values, self._terms, self._worker = values, terms, worker
+        self._codec = terms.codec_of_contributions()
         self._names = [fragment_name(number) for number in range(len(values))]
         kept = dict(zip(self._names, values, strict=True))
         self._store = Store(
-            name, kept, consistency=policy, update=outer, whole=outer.whole, together=False, upper=upper, worker=worker
-        )
+            name, kept, consistency=self._policy, update=outer, whole=outer.whole, together=False,
+            codec=self._codec or "", feedback=terms.feedback if self._codec else None, upper=terms.upper, worker=worker,
+        )  # fmt: skip
         self._reads: dict[int, Future] = {}
         self._pushes: list[deque[Future]] = [deque() for _ in values]
         self._has_left = False
         self.restored()
+
+    @property
+    def _policy(self) -> Policy:
+        return self._terms.policy(self._worker.size)
 
     @override
     def saved(self) -> AbstractContextManager[Saved]:
@@ -49,6 +55,19 @@ class StoreRounds(OuterRounds):
         kept = zip(self._names, self.values, strict=True)
         for future in [self._store.pull(name, value, version=0) for name, value in kept]:
             future.wait()
+
+    @override
+    def own(self) -> dict[str, Any]:
+        if self._codec is None:
+            return super().own()
+        residuals = [torch.from_numpy(self._store.residual(name)) for name in self._names]
+        return {"codec": self._codec.spec(), "residuals": residuals, "rounds": [0 for _ in residuals]}
+
+    @override
+    def take_own(self, own: Mapping[str, Any], *, is_own: bool) -> None:
+        if is_own and self._codec is not None:
+            for name, residual in zip(self._names, own["residuals"], strict=True):
+                self._store.owe(name, residual.numpy())
 
     @override
     def enter(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from byteps_like.compression.codec import Codec
+from byteps_like.compression.registry import codec_of
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.policies.partial import AUTO, KOfN
 from byteps_like.store.policies.policy import Policy
@@ -70,22 +71,19 @@ class LowCommTerms:
     def _check_codec(self) -> None:
         if not 0 <= self.feedback <= 1:
             raise InvalidArgumentError(f"feedback={self.feedback} of what a codec left out must be from 0 to 1")
-        if self.codec and self.quorum < 1:
-            raise InvalidArgumentError(
-                f"codec={self.codec!r}: what is encoded goes from every rank to every other, so quorum can only be 1"
-            )
 
-        if self.codec and self.upper is not None:
-            raise InvalidArgumentError(
-                f"codec={self.codec!r}: what is encoded passes no servers, which exchange values with an upper group"
-            )
+    def codec_of_contributions(self) -> Codec | None:
+        """None: they travel as they are. Raises InvalidArgumentError for a codec that there isn't."""
+        return codec_of(self.codec) if isinstance(self.codec, str) and self.codec else self.codec or None
 
     def lone_codec(self) -> Codec | None:
-        """The codec of contributions; None: they travel as they are. Raises InvalidArgumentError for one whose payloads
-        can't be decoded one by one."""
+        """The codec of contributions that go from every rank to every other; None: they don't. Raises
+        InvalidArgumentError for one whose payloads can't be decoded one by one."""
+        if not self.codec or self.needs_servers:
+            return None
         from byteps_like.torch.compression.slot_codec import lone_codec  # needs the native core
 
-        return lone_codec(self.codec, "codec") if self.codec else None
+        return lone_codec(self.codec, "codec")
 
     def _check_quorum(self) -> None:
         if not 0 < self.quorum <= 1:

@@ -123,6 +123,29 @@ def test_another_job_goes_on_to_the_last_bit(way, case, tmp_path):
     assert_same(in_memory, wanted)
 
 
+def test_what_servers_are_owed_goes_on(tmp_path):
+    """Changes to them are encoded; what was left out by the checkpoint comes later, also in another job."""
+    terms = {"every": 2, "quorum": 0.99, "codec": "topk:ratio=0.25"}
+
+    def going_on(rank: int, first: int, *, restores: bool, saves: bool = False) -> Any:
+        one = Training(rank, **terms)
+        if restores:
+            one.low.restore(tmp_path)
+        with one.low:
+            one.steps(first, HALF)
+            if saves:
+                one.low.checkpoint(tmp_path)
+            owed = one.low.state_dict()["own"]["rounds"]["residuals"][0]
+            one.steps(HALF, 2 * HALF)
+        return owed, *one.found()
+
+    wanted = by_job(lambda rank: going_on(rank, 0, restores=False, saves=True))
+    found = by_job(lambda rank: going_on(rank, HALF, restores=True))
+    assert all(owed.abs().max() > 0 for owed, *_ in wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1]) and one[2:] == other[2:]
+
+
 @pytest.mark.parametrize("ways", [("servers", "collectives"), ("collectives", "servers")])
 def test_servers_may_come_and_go(ways, tmp_path):
     before, after = (WAYS[way] for way in ways)
