@@ -249,6 +249,13 @@ std::shared_ptr<KeepOperation> Read(PyEngine& self, uint32_t tensor, uintptr_t a
   return *operation;
 }
 
+std::shared_ptr<KeepOperation> ReadFiltered(PyEngine& self, uint32_t tensor, const Chosen& parts, int32_t priority,
+                                            uint32_t least) {
+  auto operation = self.engine().ReadFiltered(RequestOf(tensor, 0, parts, priority), least);
+  ThrowIfFailed(operation.status());
+  return *operation;
+}
+
 // Which rows at which shard: the number of its first partition, the list, where the rows are, and their bytes.
 using Rows = std::vector<std::tuple<uint32_t, std::shared_ptr<RowList>, uintptr_t, uint32_t>>;
 
@@ -384,7 +391,7 @@ void BindEngine(nb::module_& m) {
   nb::class_<KeepOperation, Operation>(m, "KeepOperation")
       .def("outcomes", &Outcomes,
            "(what became of it, version, contributors) of each partition; none before it is done.")
-      .def("ranges", &Ranges, "Of each shard, what a read of a range, or of filtered rows, has found.")
+      .def("ranges", &Ranges, "Of each part, what a read of a range, or through filters, has found.")
       .def("answers", &Answers, "To a call, of each shard; none before it is done.");
   nb::class_<RowList>(m, "RowList", "Ids of rows of a table, ascending, at one shard; copied.")
       .def(nb::new_(&MakeRowList), nb::arg("address"), nb::arg("count"))
@@ -436,6 +443,8 @@ void BindEngine(nb::module_& m) {
           nb::arg("tensor"), "Partitions of which servers have enough without this rank's next contribution.")
       .def("read", &Read, nb::arg("tensor"), nb::arg("address"), nb::arg("parts"), nb::arg("priority"),
            nb::arg("least"), "Of that version or a newer one, once the policy lets this rank.")
+      .def("read_filtered", &ReadFiltered, nb::arg("tensor"), nb::arg("parts"), nb::arg("priority"), nb::arg("least"),
+           "The same through filters: the operation's `ranges`.")
       .def("keep_table", &KeepTable, nb::arg("tensor"), nb::arg("parts"), nb::arg("text"), nb::arg("width"),
            "Has servers keep rows: the partitions are the buckets of their ids, `parts` the first of each shard.")
       .def("contribute_rows", &ContributeRows, nb::arg("tensor"), nb::arg("rows"), nb::arg("priority"), nb::arg("note"),

@@ -127,6 +127,24 @@ class PortableKeepHandle(PortableHandle):
         self._worker.report_keeping(self.name, since)
 
 
+class ReadInto(Protocol):
+    """A read in flight, to memory that is there once its length is known."""
+
+    out: memoryview
+
+
+class PortableRangeHandle(PortableKeepHandle):
+    """A read of a range, or through filters, in flight. See worker.keeping.RangeHandle."""
+
+    def __init__(self, name: str, reads: Sequence[ReadInto], worker: Waited) -> None:
+        super().__init__(name, len(reads), worker)
+        self._reads = reads
+
+    def ranges(self) -> Sequence[bytes]:
+        """Of each part that was asked for."""
+        return [bytes(read.out) for read in self._reads]
+
+
 class PortableCallHandle(PortableKeepHandle):
     """A call to some shards. See worker.keeping.CallHandle."""
 

@@ -8,7 +8,13 @@ from typing import Protocol
 
 from byteps_like.dtypes import Op
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError
-from byteps_like.portable.handle import PortableCallHandle, PortableHandle, PortableKeepHandle, Waited
+from byteps_like.portable.handle import (
+    PortableCallHandle,
+    PortableHandle,
+    PortableKeepHandle,
+    PortableRangeHandle,
+    Waited,
+)
 from byteps_like.portable.pump import KeyCall, KeyCalls
 from byteps_like.portable.store_calls import Answered
 from byteps_like.portable.store_flow import StoreFlow
@@ -17,7 +23,15 @@ from byteps_like.portable.transfer import memory_at
 from byteps_like.wire.frame import FrameType
 from byteps_like.wire.note import Note
 from byteps_like.worker.api import Declared, Partition
-from byteps_like.worker.keeping import KeepHandle, KeepSpec, Outcome, PayloadAt, SavingRequest, check_note
+from byteps_like.worker.keeping import (
+    KeepHandle,
+    KeepSpec,
+    Outcome,
+    PayloadAt,
+    RangeHandle,
+    SavingRequest,
+    check_note,
+)
 from byteps_like.worker.local import check_push_pull
 from byteps_like.worker.tables import TableShards
 
@@ -199,14 +213,34 @@ class PortableKept:
         self, address: int, *, parts: range | None = None, least: int = 0, priority: int | None = None
     ) -> KeepHandle:
         """See KeptTensor."""
-        if not 0 <= least < NOBODY:
-            raise InvalidArgumentError(f"{self.declared.spec.name!r} will have no version {least}")
+        self._check_least(least)
         urgency = self._priority(priority)
 
         def pull(flow: StoreFlow, *, key: int, memory: memoryview, settled: Settled) -> None:
             flow.pull(key, LanePull(memory, settled, least, urgency))
 
         return self._start(address, parts, pull)
+
+    def pull_filtered(self, *, parts: range, least: int = 0, priority: int | None = None) -> RangeHandle:
+        """See TakesPayloads."""
+        self._check_least(least)
+        urgency = self._priority(priority)
+        pulls = [LanePull(memoryview(b""), lambda _: None, least, urgency, filtered=True) for _ in parts]
+        handle = PortableRangeHandle(self.declared.spec.name, pulls, self._worker)
+
+        def pull(flow: StoreFlow, *, key: int, number: int) -> None:
+            pulls[number].settled = partial(self._settled, handle, number)
+            flow.pull(key, pulls[number])
+
+        chosen = [self.declared.partitions[part] for part in parts]
+        self._worker.use_stores(
+            handle, [(part.server, partial(pull, key=part.key, number=number)) for number, part in enumerate(chosen)]
+        )
+        return handle
+
+    def _check_least(self, least: int) -> None:
+        if not 0 <= least < NOBODY:
+            raise InvalidArgumentError(f"{self.declared.spec.name!r} will have no version {least}")
 
     def _start(self, address: int, parts: range | None, operation: _Operation) -> KeepHandle:
         check_push_pull(self.declared, address, Op.SUM, parts)

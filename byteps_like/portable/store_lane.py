@@ -98,12 +98,14 @@ def tick(note: Note, settled: Settled, priority: int = 0) -> LaneTick:
 
 @dataclass(eq=False, slots=True)
 class LanePull:
-    """A read of the whole value, at least of version `least`. `settled` is called when `out` has it."""
+    """A read of the whole value, at least of version `least`. `settled` is called when `out` has it; of what is
+    `filtered`, `out` becomes memory of the length that the server tells."""
 
     out: memoryview
     settled: Settled
     least: int = 0
     priority: int = 0
+    filtered: bool = False
     clock: int = field(default=0, init=False)
     got: int = field(default=0, init=False)
     version: int = field(default=0, init=False)
@@ -438,6 +440,8 @@ class StoreLane:
 
     def _take_value(self, header: Header, payload: Buffer) -> None:
         pull = self._reading.get(header.round)
+        if pull is not None and pull.filtered and not pull.got:
+            pull.out = memoryview(bytearray(header.total))
         if pull is None or header.total != len(pull.out):
             raise self._corrupt(f"a value of {header.total} bytes for read {header.round}, which there is not")
         if header.offset != pull.got or not header.length or (pull.got and header.root != pull.version):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from byteps_like.portable.handle import PortableKeepHandle
+from byteps_like.portable.handle import PortableKeepHandle, PortableRangeHandle
 from byteps_like.portable.keeping import StoresWorker, call_table, open_parts, start_ticks
 from byteps_like.portable.pump import KeyCall
 from byteps_like.portable.row_numbers import SentRows
@@ -15,8 +15,8 @@ from byteps_like.portable.table_lane import LaneFetch, LaneRows
 from byteps_like.portable.transfer import memory_at
 from byteps_like.wire.note import Note
 from byteps_like.worker.api import Declared, Partition
-from byteps_like.worker.keeping import CallHandle, KeepHandle, Outcome, check_note
-from byteps_like.worker.tables import RangeHandle, RowList, RowsAt, TableShards, TableSpec
+from byteps_like.worker.keeping import CallHandle, KeepHandle, Outcome, RangeHandle, check_note
+from byteps_like.worker.tables import RowList, RowsAt, TableShards, TableSpec
 
 
 def open_table(worker: StoresWorker, shards: TableShards, spec: TableSpec) -> PortableKeepHandle:
@@ -30,18 +30,6 @@ def open_table(worker: StoresWorker, shards: TableShards, spec: TableSpec) -> Po
 
     parts = [shards.declared.partitions[first] for first in shards.firsts]
     return open_parts(worker, shards.declared.spec.name, parts, opens)
-
-
-class PortableRangeHandle(PortableKeepHandle):
-    """A read of a range, or of filtered rows, in flight. See worker.tables.RangeHandle."""
-
-    def __init__(self, name: str, fetches: Sequence[LaneFetch], worker: StoresWorker) -> None:
-        super().__init__(name, len(fetches), worker)
-        self._fetches = fetches
-
-    def ranges(self) -> Sequence[bytes]:
-        """Of each shard that was asked."""
-        return [bytes(fetch.out) for fetch in self._fetches]
 
 
 class PortableKeptTable:

@@ -44,8 +44,8 @@ from byteps_like.wire.note import Note
 from byteps_like.wire.saving import saved_row_bytes
 from byteps_like.worker.api import Worker
 from byteps_like.worker.current import current
-from byteps_like.worker.keeping import KeepHandle, Keeps
-from byteps_like.worker.tables import KeepsTables, KeptTable, RangeHandle, RowsAt, TableSpec, table_tensor
+from byteps_like.worker.keeping import KeepHandle, Keeps, RangeHandle
+from byteps_like.worker.tables import KeepsTables, KeptTable, RowsAt, TableSpec, table_tensor
 
 Start = Callable[[], RowsFuture]
 

@@ -1,19 +1,23 @@
-"""A tensor of a store on this rank: its versions, and how contributions to it are sent."""
+"""A tensor of a store on this rank: its versions, and how contributions to it are sent, and it is read."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from byteps_like.compression.codec import Draw, Floats
-from byteps_like.errors import InvalidArgumentError
+from byteps_like.errors import CorruptError, InvalidArgumentError
+from byteps_like.store.arrays import Array
 from byteps_like.store.filters.encoder import Encoder, FactorPair, PartOf, Pushed
 from byteps_like.store.memory.holding import held
 from byteps_like.store.versions import Versions
 from byteps_like.wire.note import Note
-from byteps_like.worker.keeping import KeepHandle, KeptTensor, PayloadAt, TakesPayloads
+from byteps_like.worker.keeping import KeepHandle, KeptTensor, PayloadAt, RangeHandle, TakesPayloads
+
+Read = Callable[[], None]
 
 
 class OpenTensor(Versions):
@@ -22,6 +26,7 @@ class OpenTensor(Versions):
     def __init__(self, kept: KeptTensor, encoder: Encoder) -> None:
         super().__init__(kept.declared.spec.name, len(kept.declared.partitions))
         self.kept, self.encoder = kept, encoder
+        self._of_values = encoder.payloads.of_values
         self._pushed = itertools.count()
         """Contributions that were filtered."""
 
@@ -61,6 +66,30 @@ class OpenTensor(Versions):
         """That much is left out, instead."""
         for number, elements in enumerate(self.slices()):
             self.encoder.owe(PartOf(number, elements), residual[elements])
+
+    def read(self, out: Array, parts: range, least: int, priority: int | None, rank: int) -> tuple[KeepHandle, Read]:
+        """Reads these partitions, of version `least` or newer, through the filters. Never blocks. When it is done, call
+        the second: `out`, contiguous, has the value then. Raises CorruptError for what can't be one."""
+        if not self._of_values:
+            handle = self.kept.pull(out.ctypes.data, parts=parts, least=least, priority=priority)
+            held.hold(handle, out)
+            return handle, lambda: None
+        assert isinstance(self.kept, TakesPayloads)
+        reads = self.kept.pull_filtered(parts=parts, least=least, priority=priority)
+        return reads, lambda: self._decode(reads, out.reshape(-1), parts, rank)
+
+    def _decode(self, reads: RangeHandle, flat: Array, parts: range, rank: int) -> None:
+        slices = self.slices()
+        for part, payload in zip(parts, reads.ranges(), strict=True):
+            own = slices[part]
+            try:
+                flat[own] = self._of_values.decode(payload, own.stop - own.start)
+            except CorruptError as error:
+                name = self.kept.declared.spec.name
+                raise CorruptError(
+                    f"rank {rank}: a server's answer to a pull of {name!r}: {error}", rank=rank, operation="pull",
+                    key=name,
+                ) from None  # fmt: skip
 
     @property
     def filters(self) -> str:

@@ -26,7 +26,6 @@ from byteps_like.store.filters.payloads import Payloads, payload_filters
 from byteps_like.store.functions.calling import begin_call, end_call
 from byteps_like.store.future import Future, PartsFlight
 from byteps_like.store.keeper import check_change, keeper_of
-from byteps_like.store.memory.holding import held
 from byteps_like.store.memory.unlocked import UnlockedTensor
 from byteps_like.store.open_tensor import OpenTensor
 from byteps_like.store.policies.bounded import Asp
@@ -90,13 +89,13 @@ class Store:
         products, which servers form of two factors of each matrix, see `push`; other tensors are pushed as they are.
         `age`: a factor of weights, "inverse" or "exp", by how old they are; `damp`: the same outside of the mean.
         `whole`: tensors are not cut, which lars and lamb need. `init`: "root", values begin as those of rank 0's
-        `tensors`, or "zeros"; a value that servers have already, under this name, stays. `together`: tensors of
-        one shape and dtype are cut alike and kept on the same shards, which `call` needs; without it each is placed for
+        `tensors`, or "zeros"; a value that servers have already, under this name, stays. `together`: tensors of one
+        shape and dtype are cut alike and kept on the same shards, which `call` needs; without it each is placed for
         itself, which balances many small ones better. `codec`: contributions travel encoded by it, such as "int8" or
-        "topk:ratio=0.01" (docs/how-to/compression.md), and servers decode each as it comes; values are read as they
-        are. `feedback`, from 0 to 1: how much of what a codec leaves out comes with the next contribution; None: all,
-        of a biased codec where the update adds up (add, sgd, momentum, nesterov, proximal). `filters`: what
-        contributions go through besides, which servers undo, such as "float:bytes=2" or "zlib"
+        "topk:ratio=0.01" (docs/how-to/compression.md), and servers decode each as it comes; values are not read through
+        it. `feedback`, from 0 to 1: how much of what a codec leaves out comes with the next contribution; None: all, of
+        a biased codec where the update adds up (add, sgd, momentum, nesterov, proximal). `filters`: what contributions
+        go through besides, which servers undo, and values when they are read, such as "float:bytes=2" or "zlib"
         (docs/how-to/key-value.md). `upper`: a group of servers above those of this job and of other sites, with whose
         values this store begins then (docs/how-to/sites.md). `worker`: whose job it is, where this process is in
         several.
@@ -277,14 +276,14 @@ class Store:
         place = landing(out, tensor.kept.declared.spec.dtype)
         if place.finish and len(parts) < len(tensor.kept.declared.partitions):
             place.array[...] = outgoing(out, tensor.kept.declared.spec.dtype)
-        handle = tensor.kept.pull(place.array.ctypes.data, parts=parts, least=version or 0, priority=priority)
+        handle, read = tensor.read(place.array, parts, version or 0, priority, self._worker.rank)
 
         def landed(found: Found) -> None:
+            read()
             tensor.heard(found)
             if place.finish:
                 place.finish()
 
-        held.hold(handle, place.array)
         return Future([PartsFlight(handle, parts)], landed)
 
     def push_pull(self, name: str, value: Any, out: Any, **push: Any) -> Future:

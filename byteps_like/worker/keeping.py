@@ -65,6 +65,15 @@ class KeepHandle(Protocol):
         """Of each partition, in their order. Call it once the operation is done."""
 
 
+class RangeHandle(KeepHandle, Protocol):
+    """A read in flight of what only servers know the length of."""
+
+    def ranges(self) -> Sequence[bytes]:
+        """Of a range: of each shard its ids, 8 bytes each, ascending, then their rows. Of filtered rows, or partitions
+        of values: what filters have made of them, in the order in which they were asked for. Call it once the operation
+        is done."""
+
+
 class CallHandle(KeepHandle, Protocol):
     """A call in flight."""
 
@@ -130,6 +139,10 @@ class TakesPayloads(Protocol):
 
     def push_filtered(self, payloads: Sequence[PayloadAt], note: Note, *, priority: int | None = None) -> KeepHandle:
         """As KeptTensor.push, of what filters have made of some partitions."""
+
+    def pull_filtered(self, *, parts: range, least: int = 0, priority: int | None = None) -> RangeHandle:
+        """As KeptTensor.pull, of a tensor whose values are read through filters: to the handle, as servers have made
+        it."""
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from typing_extensions import override
 from byteps_like.dtypes import DType
 from byteps_like.wire.note import Note
 from byteps_like.worker.api import Declared, TensorSpec
-from byteps_like.worker.keeping import CallHandle, KeepHandle, KeepSpec
+from byteps_like.worker.keeping import CallHandle, KeepHandle, KeepSpec, RangeHandle
 
 BUCKETS = 4096
 BUCKET_SHIFT = 52
@@ -80,14 +80,6 @@ class RowsAt(NamedTuple):
     address: int
     nbytes: int
     """There."""
-
-
-class RangeHandle(KeepHandle, Protocol):
-    """A read in flight of what only servers know the length of."""
-
-    def ranges(self) -> Sequence[bytes]:
-        """Of a range: of each shard its ids, 8 bytes each, ascending, then their rows. Of filtered rows: what filters
-        have made of them at each shard that was asked. Call it once the operation is done."""
 
 
 class KeptTable(Protocol):

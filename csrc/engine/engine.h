@@ -127,6 +127,8 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   std::vector<uint32_t> CutOffParts(uint32_t tensor) const;
   // Reads partitions, of version `least` or newer, once their policy lets this rank.
   Result<std::shared_ptr<KeepOperation>> Read(const KeepRequest& request, uint32_t least);
+  // The same through filters: to the operation's `ranges`. `request.address` means nothing.
+  Result<std::shared_ptr<KeepOperation>> ReadFiltered(const KeepRequest& request, uint32_t least);
   // Has servers run a function on tensors whose partitions lie together, after what was called before. `text`: what to
   // do (csrc/wire/call.h). Done when all of their shards have answered.
   Result<std::shared_ptr<KeepOperation>> Call(const std::vector<uint32_t>& tensors, const std::string& text);

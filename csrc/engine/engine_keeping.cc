@@ -139,6 +139,19 @@ Result<std::shared_ptr<KeepOperation>> Engine::Read(const KeepRequest& request, 
   return operation;
 }
 
+Result<std::shared_ptr<KeepOperation>> Engine::ReadFiltered(const KeepRequest& request, uint32_t least) {
+  auto operation = BeginKeeping(request);
+  if (!operation.ok()) return operation;
+  (*operation)->ranges.resize(request.parts.size());
+  UseKeys(request, *operation,
+          [priority = request.priority, least](const Part& part, uint64_t order, KeepTicket ticket) {
+            part.channel->kept().Read(
+                part.key,
+                {.filtered = true, .least = least, .priority = priority, .order = order, .ticket = std::move(ticket)});
+          });
+  return operation;
+}
+
 Result<std::shared_ptr<KeepOperation>> Engine::Call(const std::vector<uint32_t>& tensors, const std::string& text) {
   std::vector<CallAt> calls;
   {

@@ -372,7 +372,7 @@ class World : ShardLinks {
     pull.round = ranks_[rank][key].clock;
     pull.aux = how % 3;
     pull.root = how < 0x80 ? 0xFFFFFFFF : how % 16;
-    if ((how & 0x40) != 0) {
+    if ((how & 0x40) != 0 && !filters_->of_values()) {
       pull.offset = kElements[key] / 4 * size;
       pull.total = kElements[key] / 2 * size;
     }
@@ -521,6 +521,7 @@ class World : ShardLinks {
 
   void OnValue(const Header& header, const std::byte* payload) {
     if (!sane_ || !exact_[header.key] || header.length == 0) return;
+    if (filters_->of_values()) return Require(header.offset + header.length <= header.total);
     const uint32_t key = static_cast<uint32_t>(header.key);
     std::optional<int64_t> sum;
     for (uint32_t at = 0; at < header.length; at += sizeof(int64_t)) {

@@ -29,10 +29,12 @@ Memory MemoryOf(std::span<const std::byte> bytes) { return {reinterpret_cast<uin
 
 class PyFilter final : public PayloadFilter {
  public:
-  PyFilter(std::string text, bool takes_rows) : text_(std::move(text)), takes_rows_(takes_rows) {}
+  PyFilter(std::string text, bool takes_rows, bool of_values)
+      : text_(std::move(text)), takes_rows_(takes_rows), of_values_(of_values) {}
 
   Status Check(DType dtype) const override { return Ask("check", static_cast<int>(dtype)).status(); }
   bool TakesRows() const override { return takes_rows_; }
+  bool OfValues() const override { return of_values_; }
   size_t Most(DType dtype, size_t bytes) const override {
     auto most = Ask("most", static_cast<int>(dtype), bytes);
     return most.ok() ? *most : 0;
@@ -61,15 +63,15 @@ class PyFilter final : public PayloadFilter {
   }
 
   const std::string text_;
-  const bool takes_rows_;
+  const bool takes_rows_, of_values_;
 };
 
 Result<FilterPointer> Find(const std::string& text) {
   return WithHost<Result<FilterPointer>>(
       kHost,
       [&](const nb::module_& host) -> Result<FilterPointer> {
-        const auto takes_rows = nb::cast<std::optional<bool>>(host.attr("find")(text));
-        return takes_rows ? std::make_unique<const PyFilter>(text, *takes_rows) : FilterPointer();
+        const auto kind = nb::cast<std::optional<std::pair<bool, bool>>>(host.attr("find")(text));
+        return kind ? std::make_unique<const PyFilter>(text, kind->first, kind->second) : FilterPointer();
       },
       [](const char* why) { return Status(Code::kInvalid, why); });
 }

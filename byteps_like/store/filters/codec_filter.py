@@ -33,6 +33,8 @@ class CodecFilter(PayloadFilter):
     name: ClassVar[str] = "codec"
     about: ClassVar[str] = "any codec of byteps_like.compression, by its own name"
     takes_rows: ClassVar[bool] = True
+    of_values: ClassVar[bool] = False
+    """Codecs are made for gradients."""
 
     codec: Codec
 

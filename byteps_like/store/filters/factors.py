@@ -35,6 +35,8 @@ class Factors(PayloadFilter):
     name: ClassVar[str] = "factors"
     about: ClassVar[str] = "matrices as two factors, which servers multiply"
     takes_rows: ClassVar[bool] = True
+    of_values: ClassVar[bool] = False
+    """Those are no products."""
 
     columns: int
 

@@ -27,10 +27,13 @@ Memory = tuple[int, int]
 Outcome = int | tuple[bool, str]
 
 
-def find(text: str) -> bool | None:
-    """Whether the filter of this text takes rows, not just bytes; None: no module of this process has registered it.
-    Raises what its parameters raise."""
-    return _made(text).takes_rows if text.partition(":")[0] in FILTERS else None
+def find(text: str) -> tuple[bool, bool] | None:
+    """Whether the filter of this text takes rows, not just bytes, and whether it is of values; None: no module of this
+    process has registered it. Raises what its parameters raise."""
+    if text.partition(":")[0] not in FILTERS:
+        return None
+    made = _made(text)
+    return made.takes_rows, made.of_values
 
 
 def check(text: str, dtype: int) -> Outcome:

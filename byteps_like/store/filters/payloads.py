@@ -35,7 +35,7 @@ class Payloads:
     one another."""
 
     def __init__(self, filters: Sequence[PayloadFilter], dtype: DType) -> None:
-        self._filters, self._dtype = tuple(filters), np.dtype(dtype.name.lower())
+        self._filters, self._kind, self._dtype = tuple(filters), dtype, np.dtype(dtype.name.lower())
         for place, one in enumerate(self._filters):
             one.check(dtype)
             if one.takes_rows and place:
@@ -52,6 +52,11 @@ class Payloads:
     def text(self) -> str:
         """As servers are told, and compare."""
         return " ".join(one.spec() for one in self._filters)
+
+    @property
+    def of_values(self) -> Payloads:
+        """Those through which values are read."""
+        return Payloads([one for one in self._filters if one.of_values], self._kind)
 
     @property
     def first(self) -> PayloadFilter | None:

@@ -18,6 +18,7 @@ from byteps_like.worker.keeping import (
     KeptTensor,
     Outcome,
     PayloadAt,
+    RangeHandle,
     SavingRequest,
     check_keep,
     check_note,
@@ -176,6 +177,19 @@ class EngineKeepHandle:
         return Waiting(name=self._name, round=0, since=since)
 
 
+class EngineRangeHandle(EngineKeepHandle):
+    """A read of a range, or through filters, in flight. See worker.keeping.RangeHandle."""
+
+    def ranges(self) -> Sequence[bytes]:
+        """Of each part that was asked for."""
+        return list(self._operation.ranges())
+
+
+def _check_least(declared: Declared, least: int) -> None:
+    if not 0 <= least < NOBODY:
+        raise InvalidArgumentError(f"{declared.spec.name!r} will have no version {least}")
+
+
 class EngineKept:
     """One that is open: see worker.keeping.KeptTensor."""
 
@@ -220,10 +234,18 @@ class EngineKept:
         self, address: int, *, parts: range | None = None, least: int = 0, priority: int | None = None
     ) -> KeepHandle:
         """See KeptTensor."""
-        if not 0 <= least < NOBODY:
-            raise InvalidArgumentError(f"{self.declared.spec.name!r} will have no version {least}")
+        _check_least(self.declared, least)
         chosen, urgency = self._chosen(address, parts), self._priority(priority)
         return self._start(lambda engine, tensor: engine.read(tensor, address, chosen, urgency, least))
+
+    def pull_filtered(self, *, parts: range, least: int = 0, priority: int | None = None) -> RangeHandle:
+        """See TakesPayloads."""
+        _check_least(self.declared, least)
+        chosen, urgency = list(parts), self._priority(priority)
+        operation = self._worker.begin(
+            self.declared, lambda engine, tensor: engine.read_filtered(tensor, chosen, urgency, least)
+        )
+        return EngineRangeHandle(self._worker, operation, self.declared)
 
     def _start(self, start: Start, contributes: bool = False) -> KeepHandle:
         return EngineKeepHandle(self._worker, self._worker.begin(self.declared, start), self.declared, contributes)

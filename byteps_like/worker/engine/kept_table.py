@@ -7,23 +7,15 @@ from collections.abc import Sequence
 from byteps_like import _core
 from byteps_like.wire.note import Note
 from byteps_like.worker.api import Declared
-from byteps_like.worker.engine.kept import EngineKeepHandle, KeepsByEngine, KeptTensors, Start
-from byteps_like.worker.keeping import CallHandle, KeepHandle, check_note
-from byteps_like.worker.tables import RangeHandle, RowList, RowsAt, TableShards, TableSpec
+from byteps_like.worker.engine.kept import EngineKeepHandle, EngineRangeHandle, KeepsByEngine, KeptTensors, Start
+from byteps_like.worker.keeping import CallHandle, KeepHandle, RangeHandle, check_note
+from byteps_like.worker.tables import RowList, RowsAt, TableShards, TableSpec
 
 
 def opening_of(shards: TableShards, spec: TableSpec) -> Start:
     """Opens a table, or asks for its policy."""
     firsts, text, width = list(shards.firsts), spec.text, spec.width
     return lambda engine, tensor: engine.keep_table(tensor, firsts, text, width)
-
-
-class EngineRangeHandle(EngineKeepHandle):
-    """A read of a range, or of filtered rows, in flight. See worker.tables.RangeHandle."""
-
-    def ranges(self) -> Sequence[bytes]:
-        """Of each shard that was asked."""
-        return list(self._operation.ranges())
 
 
 class EngineKeptTable:

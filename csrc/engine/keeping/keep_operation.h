@@ -24,7 +24,7 @@ struct KeepOperation : Operation {
   std::vector<std::string> answers;   // to what it calls, of each link; before, too
   std::vector<std::byte> initial;     // the first value of the tensor that it opens, on the rank that sets it
   // Of each part what a read has found whose length only its server knows: of a range the ids, then the rows; of some
-  // rows what filters have made of them.
+  // rows, or of a value, what filters have made of them.
   std::vector<std::vector<std::byte>> ranges;
 };
 

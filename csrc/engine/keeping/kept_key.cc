@@ -117,10 +117,19 @@ std::list<KeptKey::Reading>::iterator KeptKey::Awaited(const Header& header) {
   return std::ranges::find_if(reads_, [&](const Reading& read) { return read.asked && read.clock == header.round; });
 }
 
+bool KeptKey::Fits(const Reading& read, const Header& header) const {
+  if (header.offset != read.landed) return false;
+  if (read.landed != 0 && (header.root != read.version || header.total != read.total)) return false;
+  return read.filtered || header.total == spec().bytes;
+}
+
 std::byte* KeptKey::PlaceFor(const Header& header) {
   const auto read = Awaited(header);
-  const bool fits = read != reads_.end() && header.total == spec().bytes && header.offset == read->landed;
-  return fits ? read->out + header.offset : kAnywhere;
+  if (read == reads_.end() || !Fits(*read, header)) return kAnywhere;
+  if (!read->filtered) return read->out + header.offset;
+  auto& payload = read->ticket.operation->ranges[read->ticket.index];
+  if (header.offset == 0) payload.resize(header.total);
+  return payload.data() + header.offset;
 }
 
 Status KeptKey::OnFrame(const Header& header, const std::byte* payload) {
@@ -174,15 +183,15 @@ Status KeptKey::OnApplied(const Header& header, const std::byte* payload) {
 Status KeptKey::OnValue(const Header& header) {
   const auto read = Awaited(header);
   if (read == reads_.end()) return Status();
-  if (header.total != spec().bytes || header.offset != read->landed ||
-      (read->landed != 0 && header.root != read->version))
+  if (!Fits(*read, header))
     return Status(Code::kCorrupt, "the value of store key " + std::to_string(spec().key) + " goes on at byte " +
                                       std::to_string(header.offset) + " of " + std::to_string(header.total) +
                                       ", version " + std::to_string(header.root) + ", not at byte " +
                                       std::to_string(read->landed) + " of version " + std::to_string(read->version));
   read->version = header.root;
+  read->total = header.total;
   read->landed += header.length;
-  if (read->landed < spec().bytes) return Status();
+  if (read->landed < header.total) return Status();
   const KeepTicket ticket = std::move(read->ticket);
   reads_.erase(read);
   sink_.Settled(ticket, Status(), {Applied::kCounted, header.root});

@@ -13,9 +13,11 @@
 
 namespace byteps_like {
 
-// A read of the whole value, of version `least` or newer.
+// A read of the whole value, of version `least` or newer, to `out`; or, `filtered`, of what filters on the server make
+// of it, to KeepOperation::ranges.
 struct KeepRead {
   std::byte* out = nullptr;
+  bool filtered = false;
   uint32_t least = 0;
   int32_t priority = 0;
   uint64_t order = 0;
@@ -55,7 +57,8 @@ class KeptKey final : public Kept {
     uint32_t clock = 0;
     bool asked = false;
     uint32_t landed = 0;
-    uint32_t version = 0;  // of which something has landed
+    uint32_t total = 0;    // of the answer, of which something has landed,
+    uint32_t version = 0;  // and its version
   };
 
   Reading* NextRead();
@@ -69,6 +72,7 @@ class KeptKey final : public Kept {
   Status OnValue(const Header& header);
   void SetCutOff(bool is_so);
   std::list<Reading>::iterator Awaited(const Header& header);
+  bool Fits(const Reading& read, const Header& header) const;
 
   KeepSink& sink_;
   KeyDoor door_;

@@ -44,6 +44,7 @@ class CodecFilter final : public PayloadFilter {
     return Status(Code::kInvalid, "codec " + codec_->spec() + " takes float32 and float64, not " + NameOf(dtype));
   }
   bool TakesRows() const override { return true; }
+  bool OfValues() const override { return false; }  // codecs are made for gradients
   size_t Most(DType dtype, size_t bytes) const override {
     const CodecPlan plan = codec_->Plan(static_cast<uint32_t>(bytes / SizeOf(dtype)));
     return BodyAt(plan) + plan.payload;

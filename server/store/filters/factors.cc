@@ -64,6 +64,7 @@ class Factors final : public PayloadFilter {
     return Status(Code::kInvalid, std::string("factors are of float32 and float64, not ") + NameOf(dtype));
   }
   bool TakesRows() const override { return true; }
+  bool OfValues() const override { return false; }  // which are no products
   size_t Most(DType, size_t bytes) const override { return kCount + bytes; }
 
   // Who has no factors.

@@ -20,6 +20,8 @@ class PayloadFilter {
   virtual Status Check(DType /*dtype*/) const { return {}; }
   // Whether it takes rows, not just bytes: then no other one may come before it.
   virtual bool TakesRows() const { return false; }
+  // Whether values are read through it as well, not only contributions sent.
+  virtual bool OfValues() const { return true; }
   // What it makes of `bytes` at most.
   virtual size_t Most(DType dtype, size_t bytes) const = 0;
   // Writes to `out`, which has room for the most that there may be: how much.

@@ -49,6 +49,8 @@ Result<std::shared_ptr<const Filters>> Filters::Parse(std::string_view texts) {
     if (!made.ok()) return made.status();
     if ((*made)->TakesRows() && !filters->empty())
       return Status(Code::kInvalid, "filter " + std::string(texts.substr(0, end)) + " takes rows: let it be the first");
+    filters->all_.push_back(made->get());
+    if ((*made)->OfValues()) filters->of_values_.push_back(made->get());
     filters->filters_.push_back(std::move(*made));
     texts.remove_prefix(std::min(texts.size(), end + 1));
   }
@@ -76,8 +78,18 @@ bool Filters::Fits(DType dtype, size_t rows, size_t total) const {
 
 Result<Filtered> Filters::Encode(DType dtype, const Draw& draw, std::span<const std::byte> rows, size_t most,
                                  ShardMemory& memory) const {
+  return EncodeBy(all_, dtype, draw, rows, most, memory);
+}
+
+Result<Filtered> Filters::EncodeValue(DType dtype, const Draw& draw, std::span<const std::byte> value, size_t most,
+                                      ShardMemory& memory) const {
+  return EncodeBy(of_values_, dtype, draw, value, most, memory);
+}
+
+Result<Filtered> Filters::EncodeBy(const Chain& chain, DType dtype, const Draw& draw, std::span<const std::byte> rows,
+                                   size_t most, ShardMemory& memory) {
   Filtered made;
-  for (auto one = filters_.begin(); one != filters_.end() && !rows.empty(); ++one) {
+  for (auto one = chain.begin(); one != chain.end() && !rows.empty(); ++one) {
     const size_t room = (*one)->Most(dtype, rows.size());
     ShardBuffer buffer = memory.Take(room);
     if (buffer.size() == 0) return memory.Exhausted();

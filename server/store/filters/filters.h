@@ -35,13 +35,22 @@ class Filters {
   // No rows are no bytes. kCapacity. kInvalid: what has come of it is more than `most` bytes.
   Result<Filtered> Encode(DType dtype, const Draw& draw, std::span<const std::byte> rows, size_t most,
                           ShardMemory& memory) const;
+  // Whether dense values are read through some, and what these make of one. Otherwise as Encode.
+  bool of_values() const { return !of_values_.empty(); }
+  Result<Filtered> EncodeValue(DType dtype, const Draw& draw, std::span<const std::byte> value, size_t most,
+                               ShardMemory& memory) const;
   // kCorrupt: it doesn't stand for rows of so many bytes; what it takes to find that out is bounded by them. kCapacity.
   Result<Filtered> Decode(DType dtype, Filtered payload, size_t rows, ShardMemory& memory) const;
 
  private:
+  using Chain = std::vector<const PayloadFilter*>;
+
   std::vector<size_t> MostOfEach(DType dtype, size_t rows) const;
+  static Result<Filtered> EncodeBy(const Chain& chain, DType dtype, const Draw& draw, std::span<const std::byte> rows,
+                                   size_t most, ShardMemory& memory);
 
   std::vector<FilterPointer> filters_;  // as rows go out
+  Chain all_, of_values_;               // of these
 };
 
 // Filters of users, by their canonical texts; nullptr: there is none of that name. kInvalid. Any thread.

@@ -46,6 +46,7 @@ void ShardStore::WakeAt(uint64_t key, uint32_t rank) {
 
 void ShardStore::Restored(uint64_t key, const Status& status, std::vector<PushAnswer> answers) {
   answers_ = std::move(answers);
+  keys_.at(key)->filtered = {};  // a version may come again, with another value
   Done(*keys_.at(key), status);
 }
 

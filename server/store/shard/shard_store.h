@@ -86,6 +86,7 @@ class ShardStore : private CalledKeys, private SavedKeys {
   struct Arrival;
   struct Pending;
   struct Sending;
+  struct FilteredValue;
   struct Entry;
   struct Rank;
 
@@ -120,7 +121,8 @@ class ShardStore : private CalledKeys, private SavedKeys {
   bool HasOwn(const Entry& entry, const Reader& reader) const;
   bool MayHave(const Entry& entry, const Reader& reader) const;
   static bool MayBeLong(const Entry& entry, uint32_t total);
-  bool Send(const Entry& entry, const Reader& reader);
+  bool Send(Entry& entry, const Reader& reader);
+  std::shared_ptr<const ShardBuffer> Value(Entry& entry, const Reader& reader, Header& header);
   std::shared_ptr<const ShardBuffer> Fetched(const Entry& entry, const Reader& reader, Header& header);
   void Refuse(uint32_t rank, uint64_t key, const std::string& what);
   void TimeHeld(Entry& entry);

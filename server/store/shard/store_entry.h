@@ -50,6 +50,13 @@ struct ShardStore::Reader {
   std::optional<Fetch> fetch = {};     // of a table
 };
 
+// What filters have made of the value of a version, as long as it is on its way to somebody.
+struct ShardStore::FilteredValue {
+  int64_t version = -1;
+  uint32_t bytes = 0;
+  std::weak_ptr<const ShardBuffer> payload;
+};
+
 // A contribution, or a first value, that comes in segments.
 struct ShardStore::Arrival {
   bool begun = false;
@@ -115,6 +122,7 @@ struct ShardStore::Entry {
   uint32_t first = 0;           // rank that has named it first
   std::vector<Opener> openers;
   std::unique_ptr<StoreKey> key;  // nullptr: it has no value yet
+  FilteredValue filtered;         // the newest that somebody has read
   std::vector<Arrival> arrivals;  // by rank
   std::vector<IdLists> lists;     // by rank, of its link
   std::vector<Reader> readers;

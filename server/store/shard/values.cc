@@ -10,6 +10,8 @@ void ShardStore::OnPull(uint32_t rank, const Header& header) {
   Entry& entry = *keys_.at(header.key);
   if (entry.key == nullptr || header.total > entry.total || entry.of_rows())
     return Refuse(rank, entry.number, "a pull of a value, or of a part of it, that there isn't");
+  if (entry.spec->filters->of_values() && (header.offset != 0 || header.total != entry.total))
+    return Refuse(rank, entry.number, "a pull of a part of a value, which filters make one payload of");
   if (entry.readers.size() + ranks_[rank].sendings.size() >= kMostReads)
     return Refuse(rank, entry.number, "it asks for more values than it reads");
   entry.readers.push_back({.rank = rank,
@@ -71,7 +73,7 @@ void ShardStore::Serve(Entry& entry, uint32_t by) {
 }
 
 // False: there is no answer, and the job has failed.
-bool ShardStore::Send(const Entry& entry, const Reader& reader) {
+bool ShardStore::Send(Entry& entry, const Reader& reader) {
   Sending sending{.priority = reader.priority, .order = order_++, .header = {}, .value = nullptr};
   Header& header = sending.header;
   header.type = reader.type;
@@ -80,17 +82,37 @@ bool ShardStore::Send(const Entry& entry, const Reader& reader) {
   header.round = reader.round;
   header.priority = reader.priority;
   header.root = static_cast<uint32_t>(entry.key->ledger().version());
-  if (reader.fetch) {
-    sending.value = Fetched(entry, reader, header);
-  } else {
-    sending.value = entry.key->value().value;
-    header.total = reader.end;
-    header.offset = reader.known == header.root ? reader.end : reader.begin;
-  }
+  sending.value = reader.fetch ? Fetched(entry, reader, header) : Value(entry, reader, header);
   if (sending.value == nullptr) return false;
   ranks_[reader.rank].sendings.push(std::move(sending));
   host_.OnValues(reader.rank);
   return true;
+}
+
+// The value in force, or what filters make of it: the same for all that read this version. nullptr: the job has failed.
+std::shared_ptr<const ShardBuffer> ShardStore::Value(Entry& entry, const Reader& reader, Header& header) {
+  const Snapshot snapshot = entry.key->value();
+  const bool has_it = reader.known == header.root;
+  if (!entry.spec->filters->of_values() || has_it) {
+    header.total = reader.end;
+    header.offset = has_it ? reader.end : reader.begin;
+    return snapshot.value;
+  }
+  FilteredValue& known = entry.filtered;
+  auto payload = known.payload.lock();
+  if (payload == nullptr || known.version != snapshot.version) {
+    const Draw draw{.key = entry.number, .round = header.root, .rank = kServerRank};
+    auto made = entry.spec->filters->EncodeValue(entry.dtype, draw, {snapshot.value->data(), entry.total},
+                                                 kMaxPartition, memory_);
+    if (!made.ok()) {
+      host_.FailStore(Status(made.status().code(), StoreKeyText(entry.number) + ": " + made.status().message()));
+      return nullptr;
+    }
+    payload = std::make_shared<const ShardBuffer>(std::move(made->buffer));
+    known = {snapshot.version, static_cast<uint32_t>(made->bytes), payload};
+  }
+  header.total = known.bytes;
+  return payload;
 }
 
 // The answer, a copy: rows change in place. nullptr: the job has failed.

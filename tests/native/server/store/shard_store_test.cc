@@ -330,6 +330,26 @@ TEST_CASE(
   CHECK(rank.Value(1000, 2) == Times(values, 2));
 }
 
+TEST_CASE("store: values are read through filters, as one payload of a version, whole") {
+  TestServer server(2);
+  Reader one(server, 0), other(server, 1);
+  const std::string spec = Spec("asp") + "\nfilters float:bytes=1";
+  for (Reader* rank : {&one, &other}) rank->Opened(spec, 100);
+  std::vector<std::byte> payloads[2];
+  for (Reader* rank : {&one, &other}) {
+    rank->Pull(100, 0);
+    const Message value = rank->Next(FrameType::kValue);
+    CHECK(value.header.total == 2 * 4 + 100);  // least and greatest, and a byte each
+    CHECK(value.header.root == 0);
+    payloads[rank == &other] = value.payload;
+  }
+  CHECK(payloads[0] == payloads[1]);
+  one.Pull(100, 0, 0, 0);  // it has this one
+  CHECK(one.Next(FrameType::kValue).header.length == 0);
+  one.Pull(100, 0, 0, kNobodys, 50);
+  CHECK(one.link().ReceiveError().find("a pull of a part") != std::string::npos);
+}
+
 TEST_CASE("store: what is not finite is left out, and its source is told so") {
   TestServer server(1);
   Reader rank(server, 0);
