@@ -147,6 +147,38 @@ def test_servers_update_as_torch_does(runtimes, kind):
         assert (contributed.left_out, contributed.oldest) == (0, 0) and contributed.made <= 4 * STEPS
 
 
+@pytest.mark.parametrize("apply", ["server", "worker"])
+@pytest.mark.parametrize(("codec", "share"), [("int8", 0.26), ("fp16", 0.51), ("topk:ratio=0.05", 0.11)])
+def test_what_goes_to_servers_may_be_encoded(runtimes, apply, codec, share):
+    """A bias is not; with error feedback the sum of all steps is nearly that of whole ones."""
+    steps, rows, columns = 30, 200, 300
+
+    def train(rank: int, codec: str) -> Any:
+        layer = torch.nn.Linear(columns, rows)
+        bps.broadcast_parameters(layer.state_dict(), root_rank=0)
+        begun = weights(layer)
+        optimizer = bps.DistributedOptimizer(
+            torch.optim.SGD(layer.parameters(), lr=0.1), consistency=ALL, apply=apply, codec=codec
+        )
+        before = bps.stats()["payload_sent"]
+        for step in range(steps):
+            draw = torch.Generator().manual_seed(step % 3 + 10 * rank)
+            optimizer.zero_grad()
+            ((layer.weight * torch.randn(rows, columns, generator=draw)).sum() + layer.bias.sum()).backward()
+            optimizer.step()
+        sent = bps.stats()["payload_sent"] - before
+        return sent, [end - begin for end, begin in zip(weights(layer), begun, strict=True)]
+
+    whole = everywhere(runtimes, lambda rank: train(rank, ""))
+    for (sent, moved), (sent_whole, moved_whole) in zip(
+        everywhere(runtimes, lambda rank: train(rank, codec)), whole, strict=True
+    ):
+        first = 4 * rows * columns  # value, which goes as it is
+        assert sent < share * sent_whole + first + 2 * steps * 4 * rows
+        assert (moved[0] - moved_whole[0]).norm() < (0.6 if "topk" in codec else 0.01) * moved_whole[0].norm()
+        torch.testing.assert_close(moved[1], moved_whole[1])
+
+
 def test_a_schedule_of_learning_rates_reaches_the_servers(runtimes):
     def train(rank: int) -> list[torch.Tensor]:
         model = model_of()

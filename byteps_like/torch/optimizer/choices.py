@@ -36,7 +36,7 @@ CONFLICTS = (
     ("consistency", "cross_barrier", "there is no barrier between the steps of the ranks to cross"),
     ("consistency", "sufficient_factors", "factors are exchanged among the workers"),
     ("consistency", "OnebitAdam", "its momenta are sums over the batches of all ranks"),
-    ("consistency", "compression", "servers keep values of whole numbers or floats as they are"),
+    ("consistency", "compression", "what servers keep is encoded with codec=, as codec='int8', on its way to them"),
 )
 """Options that exclude each other, and why: all pairs that are refused, as docs/how-to/choose-options.md lists them."""
 

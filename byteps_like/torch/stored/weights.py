@@ -48,7 +48,7 @@ class KeptWeights:
 
     def __post_init__(self) -> None:
         runtime = _runtime.current()
-        self._worker = runtime.worker
+        self._worker, self._least_encoded = runtime.worker, runtime.config.min_compress_bytes
         self._label = f"weights.{runtime.count('weights')}"
 
     @property
@@ -60,15 +60,20 @@ class KeptWeights:
     def open(self) -> None:
         """Has servers keep all that are trained. Blocks where one is new; raises as Store."""
         fresh = [(name, p) for name, p in self.named() if p.requires_grad and id(p) not in self._stores]
-        by_update: dict[ValueUpdate, dict[str, torch.Tensor]] = {}
+        alike: dict[tuple[ValueUpdate, bool], dict[str, torch.Tensor]] = {}
         for name, parameter in fresh:
-            by_update.setdefault(self.update_of(parameter), {})[name] = parameter
+            alike.setdefault((self.update_of(parameter), self._is_encoded(parameter)), {})[name] = parameter
             self._names[id(parameter)] = name
-        for update, parameters in by_update.items():
+        for (update, encoded), parameters in alike.items():
             kept = {name: parameter.detach() for name, parameter in parameters.items()}
             label = f"{self._label}.{len(set(self._stores.values()))}"
-            store = Store(label, kept, update=update, together=False, worker=self._worker, **self.store)
+            given = self.store if encoded else {**self.store, "codec": "", "feedback": None}
+            store = Store(label, kept, update=update, together=False, worker=self._worker, **given)
             self._stores.update({id(parameter): store for parameter in parameters.values()})
+
+    def _is_encoded(self, parameter: torch.Tensor) -> bool:
+        """Where there is a codec: not biases and norms, nor what is small, as in synchronous training."""
+        return bool(self.store.get("codec")) and parameter.dim() > 1 and 4 * parameter.numel() >= self._least_encoded
 
     def change(self, policy: Policy) -> None:
         """Has another policy hold, from here on. Blocks until all ranks have called it; raises as Store.change."""
