@@ -183,6 +183,7 @@ class Store:
         the last time. Raises on all ranks why that is not so."""
         for handle in self.start_finish():
             handle.wait()
+        self._worker.barrier()  # where the last policy was in force before, nobody has waited for the others
         self.end_above()
 
     def exchange_above(self) -> bool:

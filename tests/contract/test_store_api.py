@@ -4,6 +4,7 @@ forms, and torch; versions, ages, weights, bounds, parts, rows and wholes; what 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
@@ -167,6 +168,21 @@ def test_a_rank_that_only_ticks_holds_nobody_up(job, consistency):
     counted = job.everybody(train)
     assert len(set(counted)) == 1
     assert counted[0] <= 10.0 if consistency.startswith("k_of_n") else counted[0] == 10.0
+
+
+@pytest.mark.parametrize("consistency", ["asp", "ssp:s=9", "k_of_n:k=2,late=next"])
+def test_whoever_has_finished_reads_what_all_have_contributed(job, consistency):
+    def train(worker: Any) -> np.ndarray:
+        store = Store(f"over {consistency}", {"w": np.zeros(9)}, consistency=consistency, combine="sum", worker=worker)
+        if worker.rank == worker.size - 1:
+            time.sleep(0.3)
+        for _ in range(worker.rank):
+            store.push("w", np.ones(9))
+        store.finish()
+        return pulled(store, "w", np.zeros(9))
+
+    for found in job.everybody(train):
+        np.testing.assert_array_equal(found, np.full(9, sum(worker.rank for worker in job.workers)))
 
 
 def test_adam_is_that_of_torch(job):
