@@ -50,8 +50,11 @@ class OpenTensor(Versions):
             return handle
         assert isinstance(self.kept, TakesPayloads)  # as all that servers keep
         number, slices = next(self._pushed) % (1 << 32), self.slices()
-        draws = [Draw(one.key, number, rank) for one in self.kept.declared.partitions]
-        made = [self.encoder.encode(PartOf(part, slices[part]), pushed, draws[part], note.lr) for part in parts]
+        partitions = self.kept.declared.partitions
+        made = [
+            self.encoder.encode(PartOf(part, slices[part]), pushed, Draw(partitions[part].key, number, rank), note.lr)
+            for part in parts
+        ]
         at = [PayloadAt(part, one.ctypes.data, one.nbytes) for part, one in zip(parts, made, strict=True)]
         handle = self.kept.push_filtered(at, note, priority=priority)
         held.hold(handle, made)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from byteps_like.errors import ConfigError
+from byteps_like.tuner.setting import save_json
 
 ENOUGH = 0.95
 """Of the rate of the fastest: who has as much, and was named before it, is preferred."""
@@ -40,11 +41,7 @@ def table(rates: Sequence[Rate], chosen: int) -> str:
 
 def save_choice(path: Path, chosen: str, rates: Sequence[Rate]) -> None:
     """Writes it, and how it was found, as JSON; the file appears whole or not at all."""
-    text = json.dumps({"version": 1, "consistency": chosen, "trials": [asdict(rate) for rate in rates]}, indent=1)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".part")
-    beside.write_text(text + "\n", encoding="utf-8")
-    beside.replace(path)
+    save_json(path, {"version": 1, "consistency": chosen, "trials": [asdict(rate) for rate in rates]})
 
 
 def load_choice(path: Path, known: Sequence[str]) -> int:

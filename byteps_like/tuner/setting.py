@@ -91,7 +91,12 @@ def unpack(numbers: Sequence[int], space: Space) -> Setting:
 
 def save(path: Path, setting: Setting, trials: Sequence[Mapping[str, Any]] = ()) -> None:
     """Writes `setting`, and how it was found, as JSON; the file appears whole or not at all."""
-    text = json.dumps({"version": 1, "setting": asdict(setting), "trials": list(trials)}, indent=1)
+    save_json(path, {"version": 1, "setting": asdict(setting), "trials": list(trials)})
+
+
+def save_json(path: Path, found: Mapping[str, Any]) -> None:
+    """Writes it; the file appears whole or not at all."""
+    text = json.dumps(found, indent=1)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".part")
     beside.write_text(text + "\n", encoding="utf-8")

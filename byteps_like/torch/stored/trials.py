@@ -52,7 +52,7 @@ class ConsistencyTrials:
         self._rounds = TrialRounds(pace)
         self._rates: list[Rate] = []
         self._saved, self._refusal = self._read()
-        self._begun = self.ended = False
+        self.ended = False
         self._before = pushes.contributed()
         self._mark()
 
@@ -93,7 +93,7 @@ class ConsistencyTrials:
         said = self._exchanged(leaves)
         if said[_REFUSED]:
             self._refuse()
-        if self._begun and not said[_ENDS]:
+        if self._rounds.seconds and not said[_ENDS]:  # else it was the first step
             self._rates.append(Rate(self._texts[len(self._rates)], said[_RATE]))
         if said[_SAVED]:
             self._keep(int(said[_SAVED]) - 1)
@@ -126,7 +126,6 @@ class ConsistencyTrials:
 
     def _try(self, number: int) -> None:
         self._pushes.adopt(self._policies[number])
-        self._begun = True
         self._rounds.begin()
 
     def _keep(self, number: int) -> None:
