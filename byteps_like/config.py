@@ -119,6 +119,22 @@ class Config:
     rdma: str = _setting(
         "auto", "RDMA between hosts: auto (if both ends support it), off, or require (raise an error without it)."
     )
+    tls: str = _setting(
+        "off",
+        "Encryption of links between hosts and of calls to scheduler and servers, by TLS 1.3 with keys made of the"
+        " secret: off or on (docs/explanation/security.md).",
+        job_wide=True,
+    )
+    tls_cert: str = _setting(
+        "",
+        "PEM file with this process's certificate for calls to scheduler and servers, verified both ways; empty: one is"
+        " made of the secret.",
+    )
+    tls_key: str = _setting("", "PEM file with the private key of `tls_cert`.")
+    tls_ca: str = _setting("", "PEM file with the authorities that sign the certificates of this job's processes.")
+    tls_rdma: str = _setting(
+        "off", "RDMA with tls=on: off (links between hosts use TCP), or clear (RDMA is used, and not encrypted)."
+    )
     rdma_devices: str = _setting(
         "", "RDMA devices to use, one rail each: mlx5_0,mlx5_1; empty: the device of `host`, else the first."
     )
@@ -190,6 +206,9 @@ class Config:
         _check_choice("compression_check", self.compression_check, ("auto", "on", "off"))
         _check_choice("local_shares", self.local_shares, ("off", "auto", "ipc"))
         _check_choice("rdma", self.rdma, ("auto", "off", "require"))
+        _check_choice("tls", self.tls, ("off", "on"))
+        _check_choice("tls_rdma", self.tls_rdma, ("off", "clear"))
+        _check_certificates(self)
         _check_ranges(self)
         if self.scheduler:
             split_address("scheduler", self.scheduler)
@@ -219,14 +238,16 @@ class Config:
 
         Raises ConfigError.
         """
-        return cls.partly_from_env(_MEETING, **arguments)
+        return cls.partly_from_env(_MEETING, None, **arguments)
 
     @classmethod
-    def partly_from_env(cls, names: tuple[str, ...], **arguments: Any) -> Config:
+    def partly_from_env(
+        cls, names: tuple[str, ...], environ: Mapping[str, str] | None = None, **arguments: Any
+    ) -> Config:
         """`from_env` of the settings `names`; nothing else in the environment is looked at. Raises ConfigError."""
         given = {name: value for name, value in arguments.items() if name in names and value is not None}
         types = _types()
-        found = settings_in(os.environ, names)
+        found = settings_in(os.environ if environ is None else environ, names)
         return cls(**{name: parse(source, text, types[name]) for name, (source, text) in found.items()} | given)
 
     @property
@@ -290,6 +311,18 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ConfigError(f"{name}={value!r} is none of {', '.join(choices)}{nearest(value, choices)}")
 
 
+def _check_certificates(config: Config) -> None:
+    files = {name: getattr(config, name) for name in ("tls_cert", "tls_key", "tls_ca")}
+    given = [name for name, path in files.items() if path]
+    if not given:
+        return
+    if len(given) < len(files):
+        lacking = ", ".join(name for name, path in files.items() if not path)
+        raise ConfigError(f"{', '.join(given)} without {lacking}: give all three, or none to have them made")
+    if config.tls == "off":
+        raise ConfigError(f"{', '.join(given)} with tls='off': set BYTEPS_LIKE_TLS=on, or drop them")
+
+
 def _check_ranges(config: Config) -> None:
     at_least = {
         "world_size": 1, "local_size": 0, "local_rank": -1, "num_servers": -1, "rank": -1,
@@ -315,9 +348,12 @@ def _check_ranges(config: Config) -> None:
         raise ConfigError(f"local_rank={config.local_rank} must be below local_size={config.local_size}")
 
 
+ENCRYPTION = ("tls", "tls_cert", "tls_key", "tls_ca")
+"""What calls to the scheduler are encrypted by."""
+
 _MEETING = (
     "job", "scheduler", "rank", "world_size", "num_servers", "force_distributed", "rendezvous_host", "rendezvous_port",
-    "rendezvous_store", "rendezvous_restart", "join_timeout", "secret", "secret_file", "host",
+    "rendezvous_store", "rendezvous_restart", "join_timeout", "secret", "secret_file", "host", *ENCRYPTION,
 )  # fmt: skip
 
 _AT_MOST = {

@@ -36,6 +36,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "min_compress_bytes": ("BYTEPS_MIN_COMPRESS_BYTES",),
     "shards": ("BYTEPS_SERVER_ENGINE_THREAD",),
     "heartbeat_interval": ("PS_HEARTBEAT_INTERVAL",),
+    "tls": ("BYTEPS_TLS",),
     "log_level": ("BYTEPS_LOG_LEVEL",),
 }
 """Other names of a setting, first match wins. BytePS counts worker machines, so its ranks and sizes are converted."""

@@ -77,7 +77,7 @@ class Simulated:
 
 async def simulate(config: Config, secret: bytes, count: int) -> dict[str, float]:
     """Seconds of each phase."""
-    channels: list[grpc.aio.Channel] = [open_channel(config) for _ in range(-(-count // PER_CHANNEL))]
+    channels: list[grpc.aio.Channel] = [open_channel(config, secret) for _ in range(-(-count // PER_CHANNEL))]
     callers = [Caller(channel, SERVICE, scheduler_of(config, secret)) for channel in channels]
     members = [Simulated(callers[rank // PER_CHANNEL], rank, count) for rank in range(count)]
     phases: dict[str, Callable[[Simulated], Awaitable[None]]] = {

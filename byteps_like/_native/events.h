@@ -121,6 +121,7 @@ void BindLowRank(nanobind::module_& m);
 void BindProgram(nanobind::module_& m);
 void BindServer(nanobind::module_& m);
 void BindStoreKey(nanobind::module_& m);
+void BindTls(nanobind::module_& m);
 void BindTrace(nanobind::module_& m);
 void BindUpdates(nanobind::module_& m);
 

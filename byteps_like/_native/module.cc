@@ -43,6 +43,7 @@ NB_MODULE(_core, m) {
   byteps_like::BindProgram(m);
   byteps_like::BindServer(m);
   byteps_like::BindStoreKey(m);
+  byteps_like::BindTls(m);
   byteps_like::BindTrace(m);
   byteps_like::BindUpdates(m);
   byteps_like::BindCommunicator(m);

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from byteps_like.launch.hosts import cuda, gpus, host, network, rdma
+from byteps_like.launch.hosts import cuda, encryption, gpus, host, network, rdma
 from byteps_like.launch.hosts.host import Finding, State
 
 app = typer.Typer(add_completion=False)
@@ -22,7 +22,7 @@ _STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red"}
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Also measure the bandwidth of memory and loopback TCP (2 s).")
+        bool, typer.Option("--measure", help="Also measure memory, loopback TCP and encryption (5 s).")
     ] = False,
 ) -> None:
     """Checks the capabilities of this host and suggests fixes."""
@@ -32,11 +32,12 @@ def doctor(
         *gpus.ROWS,
         *network.ROWS,
         *rdma.ROWS,
+        *encryption.ROWS,
     ]
     if measure:
         from byteps_like.launch.hosts import rates
 
-        sources += rates.ROWS
+        sources += [*rates.ROWS, *encryption.MEASURED]
     rows = collect(sources)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2))

@@ -59,6 +59,9 @@ def run(
     timeout: Annotated[float | None, typer.Option(min=0.0, help="End the job after this many seconds.")] = None,
     grace: Annotated[float, typer.Option(min=0.0, help="Seconds between SIGTERM and SIGKILL.")] = 5.0,
     job: Annotated[str, typer.Option(help="Name of the job; default: a new one.")] = "",
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Encrypt links between hosts, and calls to scheduler and servers.")
+    ] = False,
     no_pin: Annotated[
         bool, typer.Option("--no-pin", help="Do not pin workers to the cores next to their GPUs.")
     ] = False,
@@ -84,7 +87,7 @@ def run(
         workers=workers,
         servers=count,
         shards=shards,
-        environment=_environment(env or []),
+        environment=_environment(env or []) | ({"BYTEPS_LIKE_TLS": "on"} if tls else {}),
         log_dir=log_dir,
         prefix=not no_prefix,
         quiet=quiet,

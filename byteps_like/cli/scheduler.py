@@ -31,6 +31,7 @@ def scheduler(
         int | None, typer.Option("-s", "--servers", min=0, help="Number of servers; default: as the workers say.")
     ] = None,
     job: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
+    tls: Annotated[bool, typer.Option("--tls", help="Encrypt, as all members of the job do.")] = False,
 ) -> None:
     """Runs the scheduler of one job until the job has ended.
 
@@ -38,7 +39,9 @@ def scheduler(
     """
     from byteps_like.control.calls.scheduler import run_scheduler
 
-    config = Config.from_env(role="scheduler", job=job, world_size=workers, num_servers=servers)
+    config = Config.from_env(
+        role="scheduler", job=job, world_size=workers, num_servers=servers, tls="on" if tls else None
+    )
     config = replace(config, scheduler=listen_on(config.scheduler, host, port))
     raise typer.Exit(run_scheduler(config, lambda address: _announce(address, config)))
 

@@ -25,6 +25,7 @@ def server(
         str | None, typer.Option(help="Sum for the workers of this rack, and pass the sums on to servers without one.")
     ] = None,
     shards: Annotated[int | None, typer.Option(min=1, help="Number of threads; default: by number of cores.")] = None,
+    tls: Annotated[bool, typer.Option("--tls", help="Encrypt, as all members of the job do.")] = False,
     imports: Annotated[
         list[str] | None,
         typer.Option("--import", metavar="MODULE", help="Module with functions that run on this server; repeatable."),
@@ -35,6 +36,13 @@ def server(
 
     named = ",".join(imports) if imports else None
     config = server_config(
-        scheduler=scheduler, job=job, host=host, port=port, rack=rack, shards=shards, server_imports=named
+        scheduler=scheduler,
+        job=job,
+        host=host,
+        port=port,
+        rack=rack,
+        shards=shards,
+        server_imports=named,
+        tls="on" if tls else None,
     )
     raise typer.Exit(run_server(config))

@@ -40,6 +40,7 @@ The environment gives scheduler, job and secret, as for a worker (see byteps-lik
 def status(
     scheduler: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the job's scheduler.")] = None,
     job: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
+    tls: Annotated[bool, typer.Option("--tls", help="The job runs with --tls.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between updates.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print the table once and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per update.")] = False,
@@ -54,7 +55,7 @@ def status(
     policy.
     Exits with code 1 if no scheduler answers.
     """
-    config = Config.from_env(scheduler=scheduler, job=job)
+    config = Config.from_env(scheduler=scheduler, job=job, tls="on" if tls else None)
     show = _as_json if as_json else _as_table if once or not sys.stdout.isatty() else _live
     try:
         show(_samples(config, interval, once))

@@ -17,7 +17,7 @@ from byteps_like.collectives.operation import Notifier
 from byteps_like.collectives.schedules.schedule import Layout
 from byteps_like.collectives.selection.selector import Selector
 from byteps_like.config import Config
-from byteps_like.control.hosts.address import listen_address, own_host
+from byteps_like.control.hosts.address import join_address, listen_address, own_host
 from byteps_like.control.hosts.rdma import peer_urls, rdma_listen_url
 from byteps_like.control.hosts.routes import host_id, listen_urls
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, NotInitializedError
@@ -49,7 +49,9 @@ class Communicator:
         self._config = config
         host = own_host(config)
         unique = f"{job}-{os.getpid()}-{secrets.token_hex(4)}"
-        urls = listen_urls(config.transport, host, 0, unique, rdma_listen_url(config, host))
+        urls = listen_urls(
+            config.transport, host, 0, unique, rdma_listen_url(config, host), encrypts=config.tls == "on"
+        )
         bindable = [_bindable(url, host) for url in urls if not url.startswith("inproc://")]
         self._core = _core.Communicator(
             job, secret, bindable, _CONNECT_SECONDS, config.kernel_queue_bytes, config.stall_warning,
@@ -192,13 +194,17 @@ def lane_id(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
+_BY_PORT = ("tcp", "tls+tcp")
+
+
 def _bindable(url: str, host: str) -> str:
     """Where to listen for what is published as `url`: elsewhere if `host` is not an address of this machine."""
-    return url if not url.startswith("tcp://") else f"tcp://{listen_address(host, 0)}"
+    scheme, separator, _ = url.partition("://")
+    return url if scheme not in _BY_PORT else f"{scheme}{separator}{listen_address(host, 0)}"
 
 
 def _published(url: str, host: str) -> str:
-    if not url.startswith("tcp://"):
+    scheme, separator, _ = url.partition("://")
+    if scheme not in _BY_PORT:
         return url
-    port = url.rpartition(":")[2]
-    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+    return scheme + separator + join_address(host, int(url.rpartition(":")[2]))

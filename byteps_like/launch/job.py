@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+from byteps_like.config import Config
 from byteps_like.errors import SystemCallError
 from byteps_like.launch import environment, failure
 from byteps_like.launch.child import Child, ChildPart, Output
@@ -115,6 +116,8 @@ class Job:
     def _say_how_to_attach(self) -> None:
         shape = self._shape
         secret = f"BYTEPS_LIKE_SECRET_FILE={shlex.quote(str(shape.secret_file))}"
+        if Config.partly_from_env(("tls",), os.environ | self._options.environment).tls == "on":
+            secret = f"BYTEPS_LIKE_TLS=on {secret}"
         where = f"--scheduler {shape.scheduler} --job {shlex.quote(shape.job)}"
         self._display.note(f"byteps-like: to monitor the job: {secret} byteps-like status {where}")
         self._display.note(f"byteps-like: to record its steps: {secret} byteps-like timeline record trace {where}")

@@ -6,12 +6,13 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from byteps_like.config import Config
+from byteps_like.config import ENCRYPTION, Config
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.launch import environment
 from byteps_like.launch.child import ChildPart
@@ -53,7 +54,8 @@ def _run_job(options: RunOptions) -> int:
         _say_threads(display, options)
     with JobDirectory() as directory, _timeline(options):
         watches = isinstance(display, TerminalDisplay) and not options.quiet
-        return Job(options, directory, display, _monitor if watches else None).run()
+        monitor = partial(_monitor, os.environ | options.environment)
+        return Job(options, directory, display, monitor if watches else None).run()
 
 
 @contextmanager
@@ -96,5 +98,6 @@ def _say_threads(display: Display, options: RunOptions) -> None:
     )
 
 
-def _monitor(scheduler: str, secret_file: Path, job: str) -> Monitor:
-    return Monitor(Config(role="worker", scheduler=scheduler, secret_file=str(secret_file), job=job))
+def _monitor(environ: Mapping[str, str], scheduler: str, secret_file: Path, job: str) -> Monitor:
+    config = Config.partly_from_env(ENCRYPTION, environ)
+    return Monitor(replace(config, scheduler=scheduler, secret_file=str(secret_file), job=job))

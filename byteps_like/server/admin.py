@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import grpc.aio
-
 from byteps_like.config import Config
 from byteps_like.control.bounds import finite
+from byteps_like.control.calls.encryption import open_channel_to, server_credentials
 from byteps_like.control.calls.listener import SPARE_CONNECTIONS, Listener
 from byteps_like.control.calls.loop import control_loop
 from byteps_like.control.calls.proof import Verifier
@@ -51,7 +50,10 @@ class AdminServer:
             control_loop().run(listener.stop())
 
     async def _start(self, host: str) -> str:
-        listener = Listener(join_address(host, 0), max(self._config.stall_timeout, 20.0), SPARE_CONNECTIONS)
+        credentials = server_credentials(self._config, self._secret)
+        listener = Listener(
+            join_address(host, 0), max(self._config.stall_timeout, 20.0), SPARE_CONNECTIONS, credentials
+        )
         address = join_address(host, listener.port)
         methods: Any = {"Stats": self._stats, "Kept": self._tell_kept, "Drain": self._drain}
         verifier = Verifier(self._config.job, self._secret, _name(address))
@@ -109,8 +111,9 @@ def _name(admin: str) -> str:
 
 
 async def _ask(config: Config, admin: str, name: str, request: Any, timeout: float) -> Any:
-    async with grpc.aio.insecure_channel(admin, options=channel_options(20.0)) as channel:
-        caller = Caller(channel, SERVICE, Callee(config.job, load(config), _name(admin), _name(admin)))
+    secret = load(config)
+    async with open_channel_to(config, secret, admin, channel_options(20.0)) as channel:
+        caller = Caller(channel, SERVICE, Callee(config.job, secret, _name(admin), _name(admin)))
         try:
             return await caller.call(name, request, timeout)
         except UnreachableError as error:

@@ -125,7 +125,9 @@ class ServerProcess:
         config, host = self._config, own_host(self._config)
         shards = config.shards or default_shards()
         unique = f"{config.job}-{os.getpid()}-{secrets.token_hex(4)}"
-        urls = listen_urls(config.transport, host, config.port, unique, rdma_listen_url(config, host))
+        urls = listen_urls(
+            config.transport, host, config.port, unique, rdma_listen_url(config, host), encrypts=config.tls == "on"
+        )
         with ExitStack() as parts:
             self._store = self._make_store(config, self._client.secret, urls, shards, self._on_store_event)
             parts.callback(self._store.stop)

@@ -78,9 +78,10 @@ def bootstrap(config: Config, seat: MeetingSeat | None = None) -> tuple[Config, 
     """
     seat = seat or seat_of(config)
     notes, services = _notes(config, seat), Services()
-    own: dict[str, Any] = {"given": _has_secret(config)}
+    own: dict[str, Any] = {"given": secret.has_secret(config)}
     try:
         with notes.telling():
+            secret.require_secret(config)
             scheduler = _host(config, seat, services) if seat.rank == 0 else None
             if scheduler is not None:
                 own |= {"scheduler": scheduler.address, "secret": scheduler.secret}
@@ -137,7 +138,7 @@ def _host(config: Config, seat: MeetingSeat, services: Services) -> _Hosted:
 
     named = config.host or config.interface or not seat.host
     host = own_host(config) if named else seat.host
-    text = "" if _has_secret(config) else secret.new()
+    text = "" if secret.has_secret(config) else secret.new()
     scheduler = SchedulerServer(_with(replace(config, role="scheduler"), join_address(host, 0), text))
     address = scheduler.start()
     services.add(scheduler.stop)
@@ -167,10 +168,6 @@ def _wait_for_the_others(scheduler: _Scheduler) -> None:
     log.warning(
         "rank 0 ends, and with it the scheduler and the servers, although other ranks have not left the job yet"
     )
-
-
-def _has_secret(config: Config) -> bool:
-    return bool(config.secret or config.secret_file)
 
 
 def _with(config: Config, scheduler: str, text: str) -> Config:

@@ -12,12 +12,14 @@
 // LimitQueue   never    the owning loop's thread only   none
 // LimitSilence never    the owning loop's thread only   none
 // BringLink    never    the owning loop's thread only   none
+// UseKeys      never    before anything is read         none
 // Shutdown     never    any; wakes both ends            none
 // destructor   never    after the loop forgot its fds   none
 #pragma once
 
 #include <sys/uio.h>
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -45,9 +47,24 @@ class Link;
 class LinkHandler;
 class SharedBuffer;
 
+// What a stream that encrypts makes its keys of.
+struct StreamKeys {
+  std::string secret;                       // the job's
+  std::array<std::byte, 16> incarnation{};  // of the job; the accepting end takes the peer's
+};
+
 class Stream {
  public:
   virtual ~Stream() = default;
+
+  // Streams that encrypt need keys before they move anything. The first reads and writes then return 0 until both ends
+  // have proven them, and fail with kRefused if one can't. Only the first keys count.
+  virtual void UseKeys(const StreamKeys&) {}
+  // What the two ends of an encrypted connection, and nobody else, know of it, once something was read or written: the
+  // handshake of links proves that too. Empty: nothing is encrypted.
+  virtual std::span<const std::byte> binding() const { return {}; }
+  // Whether changed bytes never arrive: payloads need no checksums then.
+  virtual bool authenticates() const { return false; }
 
   // Moves up to `size` bytes; 0 means "nothing now": an event on one of fds() follows when there is more.
   virtual Result<size_t> Read(std::byte* data, size_t size) = 0;
@@ -56,6 +73,8 @@ class Stream {
   virtual Result<size_t> ReadAhead(std::byte* data, size_t size, std::span<std::byte> /*ahead*/) {
     return Read(data, size);
   }
+  // Takes a part of the bytes, from the first on; 0 means "nothing now", likewise. What was not taken must be offered
+  // again, unchanged, by the next call: some of it may be on its way.
   virtual Result<size_t> Write(std::span<const iovec> pieces) = 0;
 
   // File descriptors to watch with EPOLLIN | EPOLLOUT | EPOLLET; after any event, read and write until both return 0.
@@ -113,8 +132,8 @@ class Listener {
 };
 
 // Addresses are URLs: "tcp://10.0.0.2:0", "shm://name" (abstract unix socket), "inproc://name",
-// "rdma://10.0.0.2:0?qps=2" (rdma/options.h). A "chaos+" prefix and
-// a query wrap any of them:
+// "rdma://10.0.0.2:0?qps=2" (rdma/options.h). "tls+tcp://10.0.0.2:0" is encrypted. A "chaos+" prefix
+// and a query wrap any of them:
 // "chaos+tcp://10.0.0.2:4711?seed=7&delay_ms=2&rate=1e6&drop=0.001&corrupt=0.001&stall_ms=50".
 struct Transport {
   std::string_view scheme;
@@ -122,6 +141,7 @@ struct Transport {
   Result<std::unique_ptr<Stream>> (*connect)(const std::string& url, Deadline deadline);  // blocks
   Result<std::unique_ptr<Listener>> (*listen)(const std::string& url);
   std::span<const std::string_view> options = {};  // names that its own addresses may have in their query
+  bool encrypts = false;  // connect and listen are those of the clear transport, whose streams are wrapped
 };
 
 std::span<const Transport> Transports();  // the table: one row per transport

@@ -7,6 +7,8 @@
 #include "csrc/transport/chaos/chaos.h"
 #include "csrc/transport/links/link.h"
 #include "csrc/transport/rdma/options.h"
+#include "csrc/transport/tls/negotiation.h"
+#include "csrc/transport/tls/tls_stream.h"
 #include "csrc/transport/url.h"
 
 namespace byteps_like {
@@ -34,6 +36,7 @@ constexpr Transport kTransports[] = {
     {"inproc", Always, ConnectInproc, ListenInproc},
     {"shm", ShmIsViable, ConnectShm, ListenShm},
     {"tcp", Always, ConnectTcp, ListenTcp},
+    {"tls+tcp", tls::Negotiation::IsViable, ConnectTcp, ListenTcp, {}, true},
     {"rdma", RdmaIsViable, ConnectRdma, ListenRdma, rdma::kOptionNames},
 };
 
@@ -64,6 +67,7 @@ Result<Address> Resolve(const std::string& text) {
   auto transport = Find(*url, text);
   if (!transport.ok()) return transport.status();
   Address address{*transport, url->TakeInner((*transport)->options), std::nullopt, ""};
+  if ((*transport)->encrypts) address.inner.erase(0, std::string_view("tls+").size());
   if (!url->chaos && !url->query.empty()) {
     return Status(Code::kInvalid, "address " + text + ": it takes no option \"" + url->query.begin()->first + "\"");
   }
@@ -87,20 +91,24 @@ std::string TransportOf(const Link& link) {
   return peer.substr(0, peer.find(' '));
 }
 
+// Chaos is what happens to the bytes on their way, so what encrypts them is around it.
 Result<std::unique_ptr<Stream>> Connect(const std::string& url, Deadline deadline) {
   auto address = Resolve(url);
   if (!address.ok()) return address.status();
   auto stream = address->transport->connect(address->inner, deadline);
-  if (!stream.ok() || !address->chaos) return stream;
-  return WrapInChaos(std::move(*stream), *address->chaos, url);
+  if (stream.ok() && address->chaos) stream = WrapInChaos(std::move(*stream), *address->chaos, url);
+  if (!stream.ok() || !address->transport->encrypts) return stream;
+  return WrapInTls(std::move(*stream), true);
 }
 
 Result<std::unique_ptr<Listener>> Listen(const std::string& url) {
   auto address = Resolve(url);
   if (!address.ok()) return address.status();
   auto listener = address->transport->listen(address->inner);
-  if (!listener.ok() || !address->chaos) return listener;
-  return WrapListenerInChaos(std::move(*listener), *address->chaos, address->chaos_query);
+  if (!listener.ok()) return listener;
+  if (address->chaos) listener = WrapListenerInChaos(std::move(*listener), *address->chaos, address->chaos_query);
+  if (!address->transport->encrypts) return listener;
+  return WrapListenerInTls(std::move(*listener));
 }
 
 }  // namespace byteps_like

@@ -126,7 +126,7 @@ def test_job_settings() -> None:
     config = Config.from_env({}, stall_warning=1.0)
     assert config.job_settings(explicit_only=True) == {"stall_warning": "1.0"}
     names = "partition_bytes segment_bytes stall_warning stall_timeout compression_check compression_monitor"
-    names += " local_shares"
+    names += " local_shares tls"
     assert set(config.job_settings()) == set(names.split())
 
 

@@ -25,13 +25,19 @@ _SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 class Listener:
     """A port with the standard health service, whose checks need no proof: they tell only that somebody is there."""
 
-    def __init__(self, address: str, silence: float, connections: int) -> None:
-        """Binds `address`; a peer that is silent for `silence` seconds is cut off. Raises SystemCallError."""
+    def __init__(
+        self, address: str, silence: float, connections: int, credentials: grpc.ServerCredentials | None = None
+    ) -> None:
+        """Binds `address`; a peer that is silent for `silence` seconds is cut off. With `credentials` calls are
+        encrypted. Raises SystemCallError."""
         self._server = grpc.aio.server(options=server_options(silence, connections))
         self.health = Health()
         self._server.add_generic_rpc_handlers((self.health,))
         try:
-            self.port = self._server.add_insecure_port(address)
+            if credentials is None:
+                self.port = self._server.add_insecure_port(address)
+            else:
+                self.port = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise SystemCallError(f"can't listen on {address}: {error}") from error
 

@@ -53,6 +53,11 @@ Metadata = tuple[tuple[str, bytes], ...]
 class UnreachableError(Exception):
     """Nobody answered, or the connection broke: the caller decides whether to try again."""
 
+    def __init__(self, text: str, details: str = "") -> None:
+        super().__init__(text)
+        self.details = details
+        """All that grpc says of it."""
+
 
 def _options(silence: float) -> list[tuple[str, int]]:
     return [
@@ -335,7 +340,7 @@ class Caller:
                 f"the {self._peer} is not a byteps_like {self._peer.split()[0]}: {details}", operation=name
             )
         # grpc nests its reasons ("failed to connect to all addresses; last error: ...: Connection refused").
-        return UnreachableError(details.rpartition(": ")[2].lower() or code.name.lower())
+        return UnreachableError(details.rpartition(": ")[2].lower() or code.name.lower(), details)
 
 
 def _as_dict(metadata: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from byteps_like import log as logs
 from byteps_like.config import Config, split_address
+from byteps_like.control.calls.encryption import server_credentials
 from byteps_like.control.calls.listener import SPARE_CONNECTIONS, Listener
 from byteps_like.control.calls.loop import control_loop
 from byteps_like.control.calls.proof import Verifier
@@ -76,7 +77,12 @@ class SchedulerServer:
         membership = Membership(config.job, os.urandom(INCARNATION_BYTES), terms_of(config), patience_of(config))
         self._service = SchedulerService(membership, watch_rates=config.replan)
         verifier = Verifier(config.job, self._secret, ADDRESSEE, membership.incarnation)
-        listener = Listener(listen, max(config.stall_timeout, 20.0), _connections(membership.terms))
+        listener = Listener(
+            listen,
+            max(config.stall_timeout, 20.0),
+            _connections(membership.terms),
+            server_credentials(config, self._secret),
+        )
         await listener.serve(ProvenService(SERVICE, self._service.methods(), verifier))
         self._listener = listener
         return listener.port

@@ -44,6 +44,20 @@ def load(config: Config) -> bytes:
     return text
 
 
+def has_secret(config: Config) -> bool:
+    """Whether this process was given the secret of its job."""
+    return bool(config.secret or config.secret_file)
+
+
+def require_secret(config: Config) -> None:
+    """Raises ConfigError for tls='on' without a secret: ranks would find it in torch's store, which is in the clear."""
+    if config.tls == "on" and not has_secret(config):
+        raise ConfigError(
+            "tls='on' needs the job's secret on every rank, for torch's store passes it on in the clear: set"
+            " BYTEPS_LIKE_SECRET_FILE"
+        )
+
+
 def derive(secret: bytes, purpose: str) -> bytes:
     """32 bytes for one purpose, such as "control request"; what is made for one tells nothing of another."""
     return hmac.digest(secret, b"byteps_like v1 " + purpose.encode(), hashlib.sha256)

@@ -7,6 +7,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from google.protobuf.message import Message
 
 from byteps_like.config import Config
 from byteps_like.control.calls import wire
+from byteps_like.control.calls.encryption import find_contradiction, is_distrust, open_channel_to
 from byteps_like.control.calls.loop import control_loop
 from byteps_like.control.calls.rpc import Callee, Caller, UnreachableError, channel_options
 from byteps_like.control.members.seats import JoinClaim, Waiting, heartbeat_interval
@@ -34,6 +36,9 @@ ADDRESSEE = "scheduler"
 SCHEDULER_GRACE = 1.0
 """Seconds the scheduler may be out of reach before it counts as dead, at least: 1.5 times its grace for members."""
 _RETRY = 0.05
+_TELL_SECONDS = 1.0
+_PROBE_PAUSE = 0.5
+"""Seconds between two looks at whether who listens there speaks TLS as this member does."""
 _MENTION_AFTER = 5.0
 """Seconds without an answer after which a member that joins says so."""
 _AFTER_STEPS = 0.5
@@ -72,6 +77,7 @@ class Session:
         self._views: asyncio.Queue[View | BytePSLikeError] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._channel: grpc.aio.Channel | None = None
+        self._probe_at = 0.0
         self._seen = 0
         self._in_epoch = False
 
@@ -79,7 +85,7 @@ class Session:
 
     async def join(self) -> View:
         """Connects, claims the place and waits for the world."""
-        self._channel = open_channel(self._config)
+        self._channel = open_channel(self._config, self._secret)
         self._caller = Caller(self._channel, SCHEDULER, scheduler_of(self._config, self._secret), clock.observe)
         deadline = time.monotonic() + self._claim.timeout
         self._check_open()
@@ -173,12 +179,35 @@ class Session:
                 return
             except UnreachableError as error:
                 self._check_open()
+                await self._check_encryption(error)
                 if remaining <= 0:
                     waited = f"within {self._claim.timeout:.1f} s"
                     raise DeadlineError(
                         f"can't reach the {self._scheduler} {waited}: {error}", operation="join"
                     ) from None
                 await asyncio.sleep(_RETRY)
+
+    async def _check_encryption(self, error: UnreachableError) -> None:
+        """Raises RefusedError if it is in vain to try again."""
+        if time.monotonic() < self._probe_at and not is_distrust(error.details):
+            return
+        self._probe_at = time.monotonic() + _PROBE_PAUSE
+        if not (why := await why_apart(self._config, error)):
+            return
+        if self._config.tls == "off":
+            await self._decline(why)
+        raise RefusedError(f"the {self._scheduler} can't be joined: {why}", operation="join")
+
+    async def _decline(self, why: str) -> None:
+        """The others, who would wait for this member, hear why it can't join; it has the secret to tell them."""
+        encrypting = replace(self._config, tls="on")
+        member = wire.member_to_wire(self._claim.member)
+        try:
+            await one_call(
+                encrypting, self._secret, "Decline", pb.DeclineRequest(member=member, why=why), _TELL_SECONDS
+            )
+        except BytePSLikeError as error:
+            log.debug("can't notify the other members: %s", error)
 
     # --- background ---
 
@@ -291,9 +320,9 @@ class Session:
             return {}
 
 
-def open_channel(config: Config) -> grpc.aio.Channel:
+def open_channel(config: Config, secret: bytes) -> grpc.aio.Channel:
     """A connection to the scheduler; call it on the control loop."""
-    return grpc.aio.insecure_channel(config.scheduler, options=channel_options(max(config.stall_timeout, 20.0)))
+    return open_channel_to(config, secret, config.scheduler, channel_options(max(config.stall_timeout, 20.0)))
 
 
 def scheduler_of(config: Config, secret: bytes) -> Callee:
@@ -303,9 +332,18 @@ def scheduler_of(config: Config, secret: bytes) -> Callee:
 
 async def one_call(config: Config, secret: bytes, name: str, request: Message, timeout: float) -> Any:
     """One call by somebody who is no member. Raises PeerLostError if nobody answers."""
-    async with open_channel(config) as channel:
+    async with open_channel(config, secret) as channel:
         caller = Caller(channel, SCHEDULER, scheduler_of(config, secret))
         try:
             return await caller.call(name, request, timeout)
         except UnreachableError as error:
+            if why := await why_apart(config, error):
+                raise RefusedError(f"the scheduler {config.scheduler} can't be asked: {why}", operation=name) from None
             raise PeerLostError(f"no scheduler at {config.scheduler}: {error}", peer="scheduler") from None
+
+
+async def why_apart(config: Config, error: UnreachableError) -> str:
+    """Why it is in vain to try again after `error`, if it is, as far as encryption is concerned; else ""."""
+    if is_distrust(error.details):
+        return f"its certificate is not made of the secret of job {config.job!r}"
+    return await find_contradiction(config, config.scheduler)

@@ -88,9 +88,9 @@ def peer_urls(config: Config, offered: Sequence[str], near: bool, whom: str, pro
         raise _unusable(config, why)
     if why:
         _say_once(f"peers offer RDMA, but links to them use the next address: {why}")
-    left_out = ("rdma://",) if why or wish == "off" else ("tcp://",) if wish == "require" else ()
+    left_out = ("rdma://",) if why or wish == "off" else ("tcp://", "tls+tcp://") if wish == "require" else ()
     urls = [_with_own_devices(config, url) for url in offered if not url.startswith(left_out)]
-    return usable_urls(config.transport, urls, near, whom)
+    return usable_urls(config.transport, urls, near, whom, encrypts=config.tls == "on")
 
 
 def _with_own_devices(config: Config, url: str) -> str:
@@ -102,7 +102,19 @@ def _unusable(config: Config, why: str) -> ConfigError:
 
 
 def _wish(config: Config) -> str:
-    """`rdma`, and what the setting `transport` makes of it."""
+    """What the settings `rdma`, `transport` and `tls` make of each other."""
+    wish = _wish_in_the_clear(config)
+    if config.tls == "off" or config.tls_rdma == "clear":
+        return wish
+    if wish == "require":
+        raise ConfigError(
+            f"{_demand(config)} and tls='on' contradict each other, since RDMA is not encrypted; tls_rdma='clear'"
+            " accepts that"
+        )
+    return "off"
+
+
+def _wish_in_the_clear(config: Config) -> str:
     scheme = scheme_of(config.transport)
     if scheme == "rdma":
         if config.rdma == "off":

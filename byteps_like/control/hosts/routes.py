@@ -35,12 +35,18 @@ class Transport:
     """Whether both ends must be on one host."""
     by_choice: bool = True
     """Whether members may be told to use it by the setting, and may be told not to."""
+    encrypted: str = ""
+    """The scheme of the same with encryption."""
 
 
 TRANSPORTS = (
     Transport("shm", lambda at: f"shm://{at.unique}", within_host=True),
     Transport("rdma", lambda at: at.rdma),
-    Transport("tcp", lambda at: f"tcp://[{at.host}]:{at.port}" if ":" in at.host else f"tcp://{at.host}:{at.port}"),
+    Transport(
+        "tcp",
+        lambda at: f"tcp://[{at.host}]:{at.port}" if ":" in at.host else f"tcp://{at.host}:{at.port}",
+        encrypted="tls+tcp",
+    ),
     Transport("inproc", lambda at: f"inproc://{at.unique}", within_host=True, by_choice=False),
 )
 """The best one first. By inproc, a server's portable door reaches the server that it belongs to."""
@@ -55,32 +61,39 @@ def host_id() -> str:
     return f"{boot}/{namespace}/{socket.gethostname()}"
 
 
-def listen_urls(transport: str, host: str, port: int, unique: str, rdma: str = "") -> list[str]:
+def listen_urls(
+    transport: str, host: str, port: int, unique: str, rdma: str = "", *, encrypts: bool = False
+) -> list[str]:
     """Where a process listens, best first: by all transports, or by TCP alone if `transport` says so, and for itself.
 
-    `rdma`: the address of `rdma_listen_url`; "": none.
+    `rdma`: the address of `rdma_listen_url`; "": none. `encrypts`: where a transport can be encrypted, it is.
     """
     at = Whereabouts(host, port, unique, rdma)
     only_tcp = scheme_of(transport) == "tcp"
-    urls = [row.address(at) for row in TRANSPORTS if not (only_tcp and row.by_choice and row.scheme != "tcp")]
-    return [url for url in urls if url]
+    rows = [row for row in TRANSPORTS if not (only_tcp and row.by_choice and row.scheme != "tcp")]
+    return [_encrypted(row, url) if encrypts else url for row in rows if (url := row.address(at))]
 
 
-def usable_urls(transport: str, offered: Sequence[str], near: bool, whom: str) -> list[str]:
-    """Which of a peer's addresses this process may use, best first; `near`: on the same host.
+def _encrypted(row: Transport, url: str) -> str:
+    return row.encrypted + url.removeprefix(row.scheme) if row.encrypted else url
+
+
+def usable_urls(transport: str, offered: Sequence[str], near: bool, whom: str, *, encrypts: bool = False) -> list[str]:
+    """Which of a peer's addresses this process may use, best first; `near`: on the same host. `encrypts`: as above.
 
     Raises ConfigError, calling the peer `whom`, when the setting `transport` leaves none.
     """
     wanted = scheme_of(transport)
     usable = {
-        row.scheme
+        (row.encrypted if encrypts else "") or row.scheme
         for row in TRANSPORTS
         if row.by_choice and wanted in ("auto", row.scheme) and (near or not row.within_host)
     }
     urls = [url for url in offered if urlsplit(url).scheme in usable]
     if not urls:
         raise ConfigError(
-            f"transport={transport!r} leaves no way to {whom}, which offers {', '.join(offered) or 'nothing'}"
+            f"transport={transport!r} with tls={'on' if encrypts else 'off'} leaves no way to {whom}, which offers"
+            f" {', '.join(offered) or 'nothing'}"
         )
     return [_wrap(transport, url) for url in urls]
 

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from byteps_like.collectives.api import Group
 from byteps_like.config import Config
-from byteps_like.control.calls.secret import derive, load
+from byteps_like.control.calls.secret import derive, has_secret, load, require_secret
 from byteps_like.control.hosts.address import join_address
 from byteps_like.errors import BytePSLikeError, ConfigError, CorruptError, DeadlineError
 from byteps_like.timeline.orders import parse_steps
@@ -138,7 +138,9 @@ class _Notes(Notes):
         """Of this world, by what rank 0 puts into the store: a nonce for ranks that were given the job's secret, which
         then stays out of the store, else the secret itself. Raises ConfigError where some were given it and others
         not."""
-        given = load(config) if config.secret or config.secret_file else None
+        given = load(config) if has_secret(config) else None
+        if given is None:
+            require_secret(config)
         if self._seat.rank == 0:
             made = secrets.token_bytes(_SECRET_BYTES)
             self._store.set(self.key("secret"), f"{_SECRET if given is None else _NONCE} {made.hex()}")

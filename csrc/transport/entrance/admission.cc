@@ -114,6 +114,7 @@ void Admission::AcceptLoop(Listener& listener) {
 // On the loop ---------------------------------------------------------------------------------------------------------
 
 void Admission::Receive(std::unique_ptr<Stream> stream, uint64_t number) {
+  stream->UseKeys({options_.secret, {}});
   const auto visitor = visitors_.emplace(visitors_.end(), std::move(stream), keys_, options_.job, number);
   for (const int fd : visitor->stream->fds()) {
     const Status watched = loop_.Watch(fd, [this, visitor] { Advance(visitor); });
@@ -184,7 +185,7 @@ Status Admission::Hear(Visitor& visitor, bool& more) {
   more = *got > 0;
   if (!more) return {};
   if (nothing_due) return Status(Code::kCorrupt, "it sent data before it was admitted");
-  auto answer = visitor.reception.Take(*got);
+  auto answer = visitor.reception.Take(*got, visitor.stream->binding());
   if (!answer.ok()) return answer.status();
   if (*answer) visitor.unsaid.assign((*answer)->begin(), (*answer)->end());
   return {};

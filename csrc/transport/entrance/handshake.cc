@@ -7,8 +7,9 @@ namespace {
 
 using namespace handshake;  // NOLINT: the messages, used all over this file
 
-Status During(const Stream& stream, const Status& failure) {
-  return Status(failure.code(), "handshake with " + stream.peer() + ": " + failure.message());
+// A stream that encrypts refuses what has not proven its key, which may be an impostor.
+Meeting Interrupted(const Stream& stream, const Status& failure) {
+  return {Status(failure.code(), "handshake with " + stream.peer() + ": " + failure.message()), false};
 }
 
 Meeting Refused(const Stream& stream, const std::string& why, bool certain) {
@@ -41,16 +42,17 @@ Meeting Meet(Stream& stream, const Credentials& credentials, const Introduction&
   if (!keys.ok()) return {keys.status()};
   auto hello = MakeHello(*keys, credentials, who);
   if (!hello.ok()) return {hello.status()};
-  if (Status sent = WriteFull(stream, *hello, deadline); !sent.ok()) return {During(stream, sent)};
+  stream.UseKeys({credentials.secret, credentials.incarnation});
+  if (Status sent = WriteFull(stream, *hello, deadline); !sent.ok()) return Interrupted(stream, sent);
   Answer challenge, welcome;
-  if (Status read = ReadFull(stream, challenge, deadline); !read.ok()) return {During(stream, read)};
+  if (Status read = ReadFull(stream, challenge, deadline); !read.ok()) return Interrupted(stream, read);
   if (KindOf(challenge) != Kind::kChallenge) return Disappointed(stream, *keys, *hello, challenge);
-  auto proof = keys->ClientMac(*hello, challenge);
+  auto proof = keys->ClientMac(*hello, challenge, stream.binding());
   if (!proof.ok()) return {proof.status()};
-  if (Status sent = WriteFull(stream, *proof, deadline); !sent.ok()) return {During(stream, sent)};
-  if (Status read = ReadFull(stream, welcome, deadline); !read.ok()) return {During(stream, read)};
+  if (Status sent = WriteFull(stream, *proof, deadline); !sent.ok()) return Interrupted(stream, sent);
+  if (Status read = ReadFull(stream, welcome, deadline); !read.ok()) return Interrupted(stream, read);
   if (KindOf(welcome) != Kind::kWelcome) return Disappointed(stream, *keys, *hello, welcome);
-  auto expected = keys->ServerMac(*hello, challenge, *proof);
+  auto expected = keys->ServerMac(*hello, challenge, *proof, stream.binding());
   if (!expected.ok()) return {expected.status()};
   if (!SameMac(*expected, MacIn(welcome))) return Refused(stream, "it does not hold the job's secret", false);
   return {};

@@ -1,16 +1,13 @@
 #include "csrc/transport/entrance/handshake_wire.h"
 
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <openssl/rand.h>
 
 #include <algorithm>
 #include <cstring>
 #include <span>
-#include <string_view>
-#include <vector>
 
+#include "csrc/transport/hmac.h"
 #include "csrc/wire/bytes.h"
 
 namespace byteps_like::handshake {
@@ -52,21 +49,6 @@ Answer MakeAnswer(Kind kind, Reason reason, uint32_t detail, Role role) {
   return answer;
 }
 
-Result<Mac> HmacSha256(std::span<const std::byte> key, std::string_view label,
-                       std::initializer_list<std::span<const std::byte>> parts) {
-  std::vector<unsigned char> text(label.begin(), label.end());
-  for (const auto part : parts) {
-    const auto* bytes = reinterpret_cast<const unsigned char*>(part.data());
-    text.insert(text.end(), bytes, bytes + part.size());
-  }
-  Mac mac;
-  unsigned int size = 0;
-  const auto* made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), text.data(), text.size(),
-                          reinterpret_cast<unsigned char*>(mac.data()), &size);
-  if (made == nullptr || size != kMacBytes) return Status(Code::kSystem, "OpenSSL can't compute HMAC-SHA256");
-  return mac;
-}
-
 bool IsRole(std::byte byte) {
   return byte == static_cast<std::byte>(Role::kWorker) || byte == static_cast<std::byte>(Role::kServer);
 }
@@ -86,7 +68,7 @@ Mac MacAt(const std::byte* bytes) {
 Result<Keys> Keys::Of(const std::string& secret) {
   Keys keys;
   keys.secret_ = secret;
-  auto key = HmacSha256(std::as_bytes(std::span(secret)), "byteps_like v2 hello", {});
+  auto key = HmacSha256(std::as_bytes(std::span(secret)), "byteps_like v2 hello");
   if (!key.ok()) return key.status();
   keys.hello_key_ = *key;
   return keys;
@@ -105,14 +87,15 @@ Result<Mac> Keys::RefusalMac(const Hello& hello, const Answer& refusal) const {
   return HmacSha256(hello_key_, "byteps_like refusal", {hello, std::span(refusal).first<kBodyAt>()});
 }
 
-Result<Mac> Keys::ClientMac(const Hello& hello, const Answer& challenge) const {
+Result<Mac> Keys::ClientMac(const Hello& hello, const Answer& challenge, std::span<const std::byte> binding) const {
   auto key = LinkKey(hello);
-  return key.ok() ? HmacSha256(*key, "byteps_like client", {hello, challenge}) : key;
+  return key.ok() ? HmacSha256(*key, "byteps_like client", {hello, challenge, binding}) : key;
 }
 
-Result<Mac> Keys::ServerMac(const Hello& hello, const Answer& challenge, const Mac& proof) const {
+Result<Mac> Keys::ServerMac(const Hello& hello, const Answer& challenge, const Mac& proof,
+                            std::span<const std::byte> binding) const {
   auto key = LinkKey(hello);
-  return key.ok() ? HmacSha256(*key, "byteps_like server", {hello, challenge, proof}) : key;
+  return key.ok() ? HmacSha256(*key, "byteps_like server", {hello, challenge, proof, binding}) : key;
 }
 
 bool SameMac(const Mac& a, const Mac& b) { return CRYPTO_memcmp(a.data(), b.data(), kMacBytes) == 0; }

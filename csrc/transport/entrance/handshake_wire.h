@@ -5,10 +5,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "csrc/base/status.h"
 #include "csrc/transport/entrance/handshake.h"
+#include "csrc/transport/hmac.h"
 
 namespace byteps_like::handshake {
 
@@ -30,7 +32,7 @@ inline constexpr size_t kAnswerBytes = 40;
 
 using Hello = std::array<std::byte, kHelloBytes>;
 using Answer = std::array<std::byte, kAnswerBytes>;
-using Mac = std::array<std::byte, kMacBytes>;
+using byteps_like::Mac;
 
 enum class Kind : uint8_t { kChallenge = 1, kWelcome = 2, kRefusal = 3 };
 
@@ -54,9 +56,10 @@ class Keys {
 
   Result<Mac> HelloMac(const Hello& hello) const;
   Result<Mac> RefusalMac(const Hello& hello, const Answer& refusal) const;
-  // Under the key of the incarnation that HELLO names.
-  Result<Mac> ClientMac(const Hello& hello, const Answer& challenge) const;
-  Result<Mac> ServerMac(const Hello& hello, const Answer& challenge, const Mac& proof) const;
+  // Under the key of the incarnation that HELLO names. `binding`: Stream::binding.
+  Result<Mac> ClientMac(const Hello& hello, const Answer& challenge, std::span<const std::byte> binding) const;
+  Result<Mac> ServerMac(const Hello& hello, const Answer& challenge, const Mac& proof,
+                        std::span<const std::byte> binding) const;
 
  private:
   Result<Mac> LinkKey(const Hello& hello) const;

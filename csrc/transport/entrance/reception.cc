@@ -16,8 +16,9 @@ std::span<std::byte> Reception::room() {
   }
 }
 
-Result<std::optional<Answer>> Reception::Take(size_t bytes) {
+Result<std::optional<Answer>> Reception::Take(size_t bytes, std::span<const std::byte> binding) {
   got_ += bytes;
+  binding_.assign(binding.begin(), binding.end());
   if (state_ == State::kHello && got_ == kPreambleBytes) return OnPreamble();
   if (state_ == State::kHello && got_ == kHelloBytes) return OnHello();
   if (state_ == State::kProof && got_ == kMacBytes) return OnProof();
@@ -49,7 +50,7 @@ Result<std::optional<Answer>> Reception::OnHello() {
 }
 
 Result<std::optional<Answer>> Reception::OnProof() {
-  auto mac = keys_.ClientMac(hello_, challenge_);
+  auto mac = keys_.ClientMac(hello_, challenge_, binding_);
   if (!mac.ok()) return mac.status();
   if (SameMac(*mac, proof_)) {
     state_ = State::kProven;
@@ -61,7 +62,7 @@ Result<std::optional<Answer>> Reception::OnProof() {
 }
 
 Result<Answer> Reception::Welcome() const {
-  auto mac = keys_.ServerMac(hello_, challenge_, proof_);
+  auto mac = keys_.ServerMac(hello_, challenge_, proof_, binding_);
   if (!mac.ok()) return mac.status();
   return MakeWelcome(*mac);
 }

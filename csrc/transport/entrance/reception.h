@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "csrc/transport/entrance/handshake_wire.h"
 
@@ -24,8 +25,9 @@ class Reception {
   State state() const { return state_; }
   // Where the rest of the next message goes; empty: none is expected.
   std::span<std::byte> room();
-  // `bytes` have arrived there; returns the answer to send, if any. kSystem if OpenSSL fails.
-  Result<std::optional<handshake::Answer>> Take(size_t bytes);
+  // `bytes` have arrived there, on a stream with this binding; returns the answer to send, if any. kSystem if OpenSSL
+  // fails.
+  Result<std::optional<handshake::Answer>> Take(size_t bytes, std::span<const std::byte> binding = {});
 
   // The contents of HELLO, from kProof on; authenticated from kProven on.
   Introduction who() const { return handshake::IntroductionIn(hello_); }
@@ -50,6 +52,7 @@ class Reception {
   handshake::Hello hello_{};
   handshake::Answer challenge_{};
   handshake::Mac proof_{};
+  std::vector<std::byte> binding_;
   std::string why_;
 };
 

@@ -41,6 +41,7 @@ class LinkReader {
   Link& link_;
   Stream& stream_;
   LinkHandler& handler_;
+  const bool checks_;  // the checksums of payloads
   std::unique_ptr<std::byte[]> buffer_;
   size_t begin_ = 0, end_ = 0;  // the part of buffer_ that is not consumed
   size_t read_ahead_;           // how much to read when a header is expected

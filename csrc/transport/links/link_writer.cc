@@ -49,7 +49,7 @@ void LinkWriter::Gather(const bool& stop) {
     pending.kept.reset();
     if (!handler_.NextFrame(link_, pending.frame)) return;
     Header& header = pending.frame.header;
-    header.payload_crc = kernels::Crc32c(0, pending.frame.payload, header.length);
+    header.payload_crc = stream_.authenticates() ? 0 : kernels::Crc32c(0, pending.frame.payload, header.length);
     EncodeHeader(header, pending.header);
     bytes += SizeOf(header) + pending.frame.copied;
     copied_ += pending.frame.copied;

@@ -13,11 +13,12 @@ namespace byteps_like::testing {
 inline Result<Introduction> ServerHandshake(Stream& stream, const Credentials& credentials, Deadline deadline) {
   auto keys = handshake::Keys::Of(credentials.secret);
   if (!keys.ok()) return keys.status();
+  stream.UseKeys({credentials.secret, {}});
   Reception reception(*keys, credentials.job);
   while (!reception.room().empty()) {
     const size_t size = reception.room().size();
     if (Status read = ReadFull(stream, reception.room(), deadline); !read.ok()) return read;
-    auto answer = reception.Take(size);
+    auto answer = reception.Take(size, stream.binding());
     if (!answer.ok()) return answer.status();
     if (!*answer) continue;
     if (Status sent = WriteFull(stream, **answer, deadline); !sent.ok()) return sent;

@@ -196,6 +196,22 @@ struct StreamPair {
   std::unique_ptr<Stream> client, server;
 };
 
+const StreamKeys kTestKeys{"the secret of two ends in a test", {std::byte{7}}};
+
+// Both ends of a stream that encrypts prove their keys, so that a test may use one end alone.
+inline void Secure(StreamPair& pair) {
+  if (!pair.client->authenticates()) return;
+  pair.client->UseKeys(kTestKeys);
+  pair.server->UseKeys(kTestKeys);
+  for (const auto limit = In(5); pair.client->binding().empty() || pair.server->binding().empty();) {
+    for (Stream* end : {pair.client.get(), pair.server.get()}) {
+      auto moved = end->Write({});
+      if (!moved.ok()) throw std::runtime_error(moved.status().message());
+    }
+    if (Clock::now() > limit) throw std::runtime_error("the keys were not proven in time");
+  }
+}
+
 inline StreamPair MakeStreams(const std::string& url) {
   auto listener = Listen(url);
   if (!listener.ok()) throw std::runtime_error(listener.status().message());
@@ -208,6 +224,7 @@ inline StreamPair MakeStreams(const std::string& url) {
   accept.join();
   if (!stream.ok()) throw std::runtime_error(stream.status().message());
   pair.client = std::move(*stream);
+  Secure(pair);
   return pair;
 }
 

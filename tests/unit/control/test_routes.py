@@ -50,7 +50,9 @@ def test_peers_take_what_both_ends_can_use(transport: str, near: bool, usable: l
 
 
 def test_no_way_and_no_such_transport_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"transport='shm' leaves no way to rank 1, which offers shm://x"):
+    with pytest.raises(
+        ConfigError, match=r"transport='shm' with tls=off leaves no way to rank 1, which offers shm://x"
+    ):
         usable_urls("shm", ["shm://x"], False, "rank 1")
     with pytest.raises(ConfigError, match=r"transport='inproc' is none of auto, shm, rdma, tcp, chaos://"):
         usable_urls("inproc", OFFERED, True, "rank 1")

@@ -11,7 +11,7 @@ from byteps_like.cli import doctor
 from byteps_like.cli.config import effective
 from byteps_like.cli.main import COMMANDS, app
 from byteps_like.errors import ConfigError
-from byteps_like.launch.hosts import cuda, host, network, rdma
+from byteps_like.launch.hosts import cuda, encryption, host, network, rdma
 from byteps_like.launch.hosts.host import Finding, State
 
 
@@ -48,6 +48,7 @@ def test_doctor_s_exit_code_follows_the_worst_row(monkeypatch, capsys):
     monkeypatch.setattr(cuda, "ROWS", ())
     monkeypatch.setattr(network, "ROWS", ())
     monkeypatch.setattr(rdma, "ROWS", ())
+    monkeypatch.setattr(encryption, "ROWS", ())
     with pytest.raises(SystemExit) as ended:
         app(["doctor", "--json"])
     assert ended.value.code == 1
