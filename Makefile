@@ -13,7 +13,7 @@ export PATH := $(abspath $(dir $(PYTHON))):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-rdma setup-ci core proto configure-tests demo test test-fast test-python test-native test-rdma \
+.PHONY: help setup setup-test setup-rdma setup-ci core proto configure-tests demo test test-fast test-python test-native test-rdma sim sim-all \
   test-torch test-sanitizers build-native build-sanitizers test-python-versions build-fuzz fuzz check lint arm tidy tidy-files format bench bench-server bench-codecs bench-training bench-placement bench-racks bench-consistency \
   bench-compression bench-rdma bench-tls docs wheel clean kernels test-gpu bench-gpu
 
@@ -77,6 +77,12 @@ build-native: configure-tests
 
 test-native: build-native  ## the native tests alone, after `make setup`
 	@bash scripts/with_deadline.sh 900 $(CORE_BUILD)/native_tests
+
+sim: $(READY) core  ## 500 simulated jobs on a network that fails (seconds); make sim-all: 10,000
+	@$(PYTHON) -m byteps_like chaos --sim --seeds 0:500 -j $(JOBS)
+
+sim-all: $(READY) core
+	@$(PYTHON) -m byteps_like chaos --sim --seeds 0:10000 -j $(JOBS)
 
 test-rdma: setup-rdma build-native  ## the native tests of RDMA, in a virtual machine that has it (x86_64, Debian packages; no root, no card)
 	@bash scripts/rdma_vm.sh bash scripts/rdma_vm/tests.sh $(CORE_BUILD)/native_tests

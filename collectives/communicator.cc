@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "collectives/exchange/exchange_core.h"
 #include "collectives/host/host_side.h"
 #include "collectives/point_to_point/point_impl.h"
+#include "csrc/base/thread.h"
 
 namespace byteps_like {
 namespace {
@@ -89,7 +88,7 @@ CommunicatorImpl::~CommunicatorImpl() {
   if (mesh_ == nullptr) return;
   core_.gate()->Close();
   std::mutex mutex;
-  std::condition_variable changed;
+  ConditionVariable changed;
   bool gone = false;
   loop().Post([&] {
     executor_.reset();
@@ -113,7 +112,7 @@ void CommunicatorImpl::Close() {
   host_->Close(Status(Code::kClosed, Closed()));
   struct Said {
     std::mutex mutex;
-    std::condition_variable changed;
+    ConditionVariable changed;
     bool done = false;
   };
   auto said = std::make_shared<Said>();

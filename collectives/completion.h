@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "csrc/base/status.h"
+#include "csrc/base/thread.h"
 #include "csrc/transport/loop/event_loop.h"
 
 namespace byteps_like {
@@ -25,7 +25,7 @@ class CompletionQueue {
 
  private:
   std::mutex mutex_;
-  std::condition_variable changed_;
+  ConditionVariable changed_;
   std::deque<uint64_t> tokens_;
   bool closed_ = false;
 };
@@ -71,7 +71,7 @@ class Completion : public std::enable_shared_from_this<Completion> {  // so that
   std::atomic<int> sleepers_{0};
   Status status_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  ConditionVariable changed_;
   std::vector<std::pair<std::shared_ptr<CompletionQueue>, uint64_t>> told_;
 };
 

@@ -12,11 +12,11 @@
 #include <queue>
 #include <span>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "csrc/base/thread.h"
 #include "csrc/base/trace.h"
 #include "csrc/transport/entrance/admission.h"
 #include "csrc/transport/links/link.h"
@@ -207,7 +207,7 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink {
   std::vector<std::unique_ptr<Link>> closing_;
   std::shared_ptr<Relay> relay_;                    // of an aggregator
   std::deque<std::shared_ptr<Relay>> past_relays_;  // whose timers run out
-  std::thread thread_;
+  Thread thread_;
 };
 
 // How errors call a key: workers put the tensor's name in its place.

@@ -120,6 +120,7 @@ void BindRdma(nanobind::module_& m);
 void BindLowRank(nanobind::module_& m);
 void BindProgram(nanobind::module_& m);
 void BindServer(nanobind::module_& m);
+void BindSim(nanobind::module_& m);
 void BindStoreKey(nanobind::module_& m);
 void BindTls(nanobind::module_& m);
 void BindTrace(nanobind::module_& m);

@@ -42,6 +42,7 @@ NB_MODULE(_core, m) {
   byteps_like::BindLowRank(m);
   byteps_like::BindProgram(m);
   byteps_like::BindServer(m);
+  byteps_like::BindSim(m);
   byteps_like::BindStoreKey(m);
   byteps_like::BindTls(m);
   byteps_like::BindTrace(m);

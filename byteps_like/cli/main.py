@@ -27,6 +27,7 @@ COMMANDS = {
     "timeline": "byteps_like.cli.timeline",
     "lab": "byteps_like.cli.lab",
     "bench": "byteps_like.cli.bench",
+    "chaos": "byteps_like.cli.chaos",
     "version": "byteps_like.cli.version",
 }
 """Command -> module, in the order of the help page."""

@@ -1,7 +1,6 @@
 #include "collectives/host/host_area.h"
 
 #include <poll.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -110,7 +109,7 @@ Status LocalArea::Lock() {
   for (uint32_t turn = 1;; ++turn) {
     uint32_t owner = 0;
     if (lock.compare_exchange_strong(owner, index() + 1)) return {};
-    ::sched_yield();
+    YieldCore();
     if (turn % 1024 != 0) continue;
     if (owner > ranks()) return Status(Code::kCorrupt, "host area: its lock belongs to no rank of this host");
     if (Died(owner - 1) && lock.compare_exchange_strong(owner, index() + 1)) return {};
@@ -280,7 +279,7 @@ void LocalArea::CheckAdopted() {
 // The remaining calls have failed already, but their waiters must still be told.
 void LocalArea::Close(const Status& reason) {
   Fail(index(), reason);
-  std::thread thread;
+  Thread thread;
   {
     std::lock_guard lock(mutex_);
     if (stop_.exchange(true)) return;

@@ -4,17 +4,16 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "collectives/host/host_layout.h"
 #include "collectives/host/host_wait.h"
 #include "csrc/base/fd.h"
+#include "csrc/base/thread.h"
 
 namespace byteps_like {
 
@@ -75,7 +74,7 @@ class LocalArea : public std::enable_shared_from_this<LocalArea> {
   std::vector<Status> lost_;
   std::vector<Fd> processes_;
   std::vector<std::shared_ptr<LocalHostGroup>> adopted_;
-  std::thread thread_;
+  Thread thread_;
   std::atomic<bool> stop_{false};
   std::atomic<uint32_t> nudges_{0}, resting_{0};  // of the thread, while there is nothing that others could end
 };

@@ -5,7 +5,6 @@
 // regions are 1, 2, ...; and kAskForArea says to the lowest rank that its sender wants the area.
 #pragma once
 
-#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +14,7 @@
 
 #include "collectives/host/host.h"
 #include "collectives/mesh/mesh.h"
+#include "csrc/base/thread.h"
 
 namespace byteps_like {
 
@@ -53,7 +53,7 @@ class HostSide final : public RegionResolver, public std::enable_shared_from_thi
   void Forget(uint32_t id);  // its memory is no longer in use: the peers let go of it, too
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  ConditionVariable changed_;
   Mesh* mesh_;  // nullptr after Close
   uint32_t rank_ = 0;
   std::vector<uint32_t> locals_;  // world ranks of this host, ascending: index in the area -> world rank

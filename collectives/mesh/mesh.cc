@@ -2,7 +2,6 @@
 
 #include <array>
 #include <chrono>
-#include <thread>
 #include <utility>
 
 #include "collectives/mesh/mesh_peer.h"
@@ -94,7 +93,7 @@ class MeshImpl final : public Mesh {
 
   std::function<void()> goodbye_done_;
   std::unique_ptr<Admission> admission_;
-  std::thread thread_;
+  Thread thread_;
 };
 
 Status MeshImpl::Open() {

@@ -3,15 +3,14 @@
 #pragma once
 
 #include <array>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "csrc/base/thread.h"
 #include "csrc/transport/entrance/handshake.h"
 
 namespace byteps_like {
@@ -43,7 +42,7 @@ class MeshDial {
   const Target target_;
   const Done done_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  ConditionVariable changed_;
   bool cancelled_ = false;
   Stream* stream_ = nullptr;  // in its handshake
 };
@@ -59,7 +58,7 @@ class MeshDialers {
 
  private:
   struct Dialer {
-    std::thread thread;
+    Thread thread;
     std::shared_ptr<MeshDial> dial;  // at work on it
     bool over = true;                // the thread has ended, or is about to
   };

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <utility>
 
+#include "csrc/base/simulation.h"
+
 namespace byteps_like {
 namespace {
 
@@ -30,6 +32,7 @@ void SetLogSink(LogSink sink) {
 }
 
 void Log(LogLevel level, const std::string& text) {
+  if (Simulation* const simulation = TheSimulation()) return simulation->Log(level, text);
   std::shared_ptr<LogSink> sink;
   {
     std::lock_guard lock(sink_mutex);

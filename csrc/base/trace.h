@@ -7,12 +7,13 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "csrc/base/clock.h"
 
 namespace byteps_like {
 
@@ -72,10 +73,10 @@ inline std::atomic<bool> tracing{false};
 inline bool Tracing() { return internal::tracing.load(std::memory_order_relaxed); }
 
 // CLOCK_MONOTONIC, as Python's time.monotonic_ns.
-inline int64_t TraceNanoseconds(std::chrono::steady_clock::time_point time) {
+inline int64_t TraceNanoseconds(Deadline time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
-inline int64_t TraceClock() { return TraceNanoseconds(std::chrono::steady_clock::now()); }
+inline int64_t TraceClock() { return TraceNanoseconds(Clock::now()); }
 
 // Any thread. A thread's first record takes memory for its ring.
 void Trace(TraceRecord record);

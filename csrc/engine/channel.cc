@@ -93,7 +93,7 @@ Result<std::unique_ptr<Stream>> Channel::Dial(Deadline deadline) {
     }
     const bool other_way = !established_ && url_ + 1 < address_.urls.size();
     if (ending_ || other_way || Clock::now() + pause > deadline) return status;
-    std::this_thread::sleep_for(pause);
+    SleepFor(pause);
   }
 }
 

@@ -11,11 +11,11 @@
 #include <queue>
 #include <set>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "csrc/base/thread.h"
 #include "csrc/base/trace.h"
 #include "csrc/engine/engine_context.h"
 #include "csrc/engine/keeping/kept_keys.h"
@@ -130,7 +130,7 @@ class Channel : private LinkHandler {
   bool established_ = false;              // there was a link: from now on only this address will do
   std::unique_ptr<Link> link_;
   std::vector<std::unique_ptr<Link>> closing_;
-  std::thread connector_;
+  Thread connector_;
   std::atomic<bool> ending_{false};
   std::unordered_map<uint64_t, Part*> parts_;  // by key: all that were ever in flight here
   std::vector<Part*> in_flight_;

@@ -46,7 +46,7 @@ void Coder::Stop() {
     ending_ = true;
   }
   changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  for (Thread& thread : threads_) thread.join();
   threads_.clear();
   for (; !queue_.empty(); queue_.pop()) End(*queue_.top().coding, Stopped());
 }

@@ -3,14 +3,13 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <queue>
-#include <thread>
 #include <vector>
 
 #include "csrc/base/status.h"
+#include "csrc/base/thread.h"
 #include "csrc/engine/coding.h"
 #include "csrc/engine/operation.h"
 
@@ -61,11 +60,11 @@ class Coder {
   BufferPool pool_;
   std::atomic<uint64_t> bytes_in_{0}, bytes_out_{0};
   std::mutex mutex_;  // guards the members below; never held while bytes are coded
-  std::condition_variable changed_;
+  ConditionVariable changed_;
   std::priority_queue<Task> queue_;
   uint64_t order_ = 0;
   bool ending_ = false;
-  std::vector<std::thread> threads_;
+  std::vector<Thread> threads_;
 };
 
 }  // namespace byteps_like

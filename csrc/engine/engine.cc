@@ -65,14 +65,14 @@ Status Engine::ConnectAll() {
       if (failed.ok()) failed = std::move(connected);
     }
   };
-  std::vector<std::thread> dialers;
+  std::vector<Thread> dialers;
   while (dialers.size() + 1 < std::min(count, kDialers)) {
     auto dialer = StartThread("to dial with", dial);
     if (!dialer.ok()) break;  // those that there are take longer
     dialers.push_back(std::move(*dialer));
   }
   dial();
-  for (std::thread& dialer : dialers) dialer.join();
+  for (Thread& dialer : dialers) dialer.join();
   return failed;
 }
 
@@ -320,7 +320,7 @@ void Engine::Close() {
   if (stager_) stager_->Stop();
   struct Waiter {
     std::mutex mutex;
-    std::condition_variable changed;
+    ConditionVariable changed;
     bool done = false;
   };
   auto waiter = std::make_shared<Waiter>();

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -16,11 +15,11 @@
 #include <set>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "csrc/base/status.h"
+#include "csrc/base/thread.h"
 #include "csrc/engine/coding.h"
 #include "csrc/engine/engine_context.h"
 #include "csrc/engine/keeping/kept.h"
@@ -269,7 +268,7 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   RegionTable regions_;
 
   mutable std::mutex mutex_;  // guards the members below; never held while bytes move
-  std::condition_variable completed_;
+  ConditionVariable completed_;
   TensorTable tensors_;
   std::vector<Part*> submitted_;  // for the I/O thread to take
   std::unique_ptr<Coder> coder_;
@@ -284,7 +283,7 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   uint64_t order_ = 0;
   SilenceWatch silence_;
   std::function<void()> on_closed_;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace byteps_like

@@ -1,10 +1,9 @@
-// The blocking helpers of stream.h: a small epoll of their own stands in for the loop.
-#include <sys/epoll.h>
-
+// The blocking helpers of stream.h: a poller of their own stands in for the loop.
 #include <algorithm>
-#include <cerrno>
+#include <array>
+#include <memory>
 
-#include "csrc/base/fd.h"
+#include "csrc/transport/loop/poller.h"
 #include "csrc/transport/stream.h"
 
 namespace byteps_like {
@@ -17,31 +16,27 @@ class Waiter {
 
   Status Wait(Deadline deadline) {
     if (Status armed = Arm(); !armed.ok()) return armed;
+    std::array<uint64_t, 1> tag;
     for (;;) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
       if (left <= 0) return Status(Code::kTimeout, stream_.peer() + " did not answer in time");
-      epoll_event event;
-      const int count = ::epoll_wait(epoll_.get(), &event, 1, static_cast<int>(std::min<int64_t>(left, 3'600'000)));
-      if (count > 0) return {};
-      if (count < 0 && errno != EINTR) return SystemError("epoll_wait", errno);
+      if (poller_->Wait(tag, static_cast<int>(std::min<int64_t>(left, 3'600'000))) > 0) return {};
     }
   }
 
  private:
   Status Arm() {
-    if (epoll_) return {};
-    epoll_.Reset(::epoll_create1(EPOLL_CLOEXEC));
-    if (!epoll_) return SystemError("epoll_create1", errno);
-    for (const int fd : stream_.fds()) {
-      epoll_event event{};
-      event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-      if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return SystemError("epoll_ctl", errno);
-    }
+    if (poller_ != nullptr) return {};
+    auto poller = Poller::Make();
+    if (!poller.ok()) return poller.status();
+    poller_ = std::move(*poller);
+    for (const int fd : stream_.fds())
+      if (Status watched = poller_->Watch(fd, 0); !watched.ok()) return watched;
     return {};
   }
 
   const Stream& stream_;
-  Fd epoll_;
+  std::unique_ptr<Poller> poller_;
 };
 
 template <typename Step>

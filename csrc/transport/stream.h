@@ -20,7 +20,6 @@
 #include <sys/uio.h>
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,12 +28,10 @@
 #include <string_view>
 #include <vector>
 
+#include "csrc/base/clock.h"
 #include "csrc/base/status.h"
 
 namespace byteps_like {
-
-using Clock = std::chrono::steady_clock;
-using Deadline = Clock::time_point;
 
 inline constexpr uint32_t kDefaultKernelQueue = 64u << 10;
 

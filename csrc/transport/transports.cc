@@ -28,6 +28,10 @@ Status RdmaIsViable();
 Result<std::unique_ptr<Stream>> ConnectRdma(const std::string& url, Deadline deadline);
 Result<std::unique_ptr<Listener>> ListenRdma(const std::string& url);
 
+Status SimIsViable();
+Result<std::unique_ptr<Stream>> ConnectSim(const std::string& url, Deadline deadline);
+Result<std::unique_ptr<Listener>> ListenSim(const std::string& url);
+
 namespace {
 
 Status Always() { return {}; }
@@ -38,6 +42,7 @@ constexpr Transport kTransports[] = {
     {"tcp", Always, ConnectTcp, ListenTcp},
     {"tls+tcp", tls::Negotiation::IsViable, ConnectTcp, ListenTcp, {}, true},
     {"rdma", RdmaIsViable, ConnectRdma, ListenRdma, rdma::kOptionNames},
+    {"sim", SimIsViable, ConnectSim, ListenSim},
 };
 
 const Transport* added = nullptr;

@@ -56,6 +56,7 @@ NATIVE_FLOORS: list[tuple[str, ...]] = [
     ("csrc/engine",),
     ("compression",),
     ("collectives", "server"),
+    ("csrc/sim",),
     ("byteps_like/_native",),
 ]
 

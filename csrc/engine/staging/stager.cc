@@ -126,7 +126,7 @@ Result<UserWork*> Stager::Record(uint64_t stream, uint32_t parts) {
     std::lock_guard lock(mutex_);
     UserWork& work = **start;
     work.gate = std::move(*gate);
-    work.thread = std::this_thread::get_id();
+    work.thread = ThisThread();
     work.stream = stream;
     work.number = 0;
     work.waiting = parts;

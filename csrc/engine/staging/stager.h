@@ -21,16 +21,15 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <span>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "csrc/base/status.h"
+#include "csrc/base/thread.h"
 #include "csrc/engine/engine_context.h"
 #include "csrc/engine/lane.h"
 #include "csrc/engine/operation.h"
@@ -130,7 +129,7 @@ class Stager {
   std::shared_ptr<GpuGates> gates_;
   std::vector<std::unique_ptr<Slot>> slots_[kGroups];
   mutable std::mutex mutex_;  // guards the members below; never held while the driver is called
-  std::condition_variable changed_;
+  ConditionVariable changed_;
   std::vector<Staging*> queues_[kGroups];  // in no order
   std::vector<std::unique_ptr<UserWork>> starts_;
   std::vector<UserWork*> free_starts_, late_starts_;  // the latter, not known to have fired, in the order they began in
@@ -140,7 +139,7 @@ class Stager {
   Deadline broken_at_{};
   std::vector<Asked> asked_;  // the thread's, like the members below
   Deadline looked_{};
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace byteps_like

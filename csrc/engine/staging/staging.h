@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <thread>
 
 #include "csrc/engine/coding.h"
 #include "csrc/engine/operation.h"
@@ -18,11 +17,11 @@ struct UserWork {
   std::unique_ptr<GpuEvent> event;
   std::shared_ptr<GpuGate> gate;  // the operation's, until it has begun
   // Under the stager's mutex, once it has begun:
-  std::thread::id thread;  // the thread that recorded it,
-  uint64_t stream = 0;     // and the stream: events that one thread records on one stream fire in that order
-  uint64_t number = 0;     // this use of it
-  uint32_t waiting = 0;    // partitions that have not been issued, nor have ended before
-  bool fired = false;      // as of the last query
+  const void* thread = nullptr;  // the thread that recorded it,
+  uint64_t stream = 0;           // and the stream: events that one thread records on one stream fire in that order
+  uint64_t number = 0;           // this use of it
+  uint32_t waiting = 0;          // partitions that have not been issued, nor have ended before
+  bool fired = false;            // as of the last query
 };
 
 // The next step of a partition on its lane. A round is kDown, kUp or, where the GPU encodes, (kPrepare,) kEncode,

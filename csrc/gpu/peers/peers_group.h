@@ -20,10 +20,10 @@
 #include <mutex>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "csrc/base/fd.h"
+#include "csrc/base/thread.h"
 #include "csrc/gpu/peers/peers_page.h"
 #include "csrc/gpu/stream.h"
 
@@ -133,7 +133,7 @@ class GpuPeers {
   Status failure_;
   std::vector<bool> dead_;  // by rank
   bool joined_ = false, closing_ = false, ending_ = false;
-  std::thread watch_;
+  Thread watch_;
 };
 
 }  // namespace byteps_like

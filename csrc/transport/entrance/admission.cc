@@ -79,7 +79,7 @@ void Admission::SetWorld(AdmissionWorld world) {
 void Admission::Close() {
   if (closing_.exchange(true)) return;
   for (auto& listener : listeners_) listener->Close();
-  for (std::thread& acceptor : acceptors_) acceptor.join();
+  for (Thread& acceptor : acceptors_) acceptor.join();
   if (!thread_.joinable()) return;
   loop_.Stop();
   thread_.join();
@@ -99,7 +99,7 @@ void Admission::AcceptLoop(Listener& listener) {
         told = Clock::now();
         Log(LogLevel::kWarning, "can't accept connections on " + listener.url() + " now: " + stream.status().message());
       }
-      std::this_thread::sleep_for(kAcceptPause);
+      SleepFor(kAcceptPause);
       continue;
     }
     // std::function wants something it can copy.

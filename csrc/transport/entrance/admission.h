@@ -12,12 +12,11 @@
 #include <list>
 #include <memory>
 #include <optional>
-#include <semaphore>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "csrc/base/thread.h"
 #include "csrc/transport/entrance/handshake.h"
 #include "csrc/transport/entrance/reception.h"
 #include "csrc/transport/loop/event_loop.h"
@@ -115,7 +114,7 @@ class Admission {
   std::atomic<bool> closing_{false};
   std::atomic<uint64_t> accepted_{0};
   EventLoop loop_;
-  std::counting_semaphore<> places_{kMostUnseen};
+  Semaphore places_{kMostUnseen};
   Visitors visitors_;  // in the order of their acceptance
   std::optional<AdmissionWorld> world_;
   uint64_t sweep_ = 0;  // the timer, if there is one
@@ -123,8 +122,8 @@ class Admission {
   Deadline complained_{};  // when a line was logged first, in this second
   int complaints_ = 0;     // since then
   std::vector<std::unique_ptr<Listener>> listeners_;
-  std::vector<std::thread> acceptors_;
-  std::thread thread_;
+  std::vector<Thread> acceptors_;
+  Thread thread_;
 };
 
 }  // namespace byteps_like

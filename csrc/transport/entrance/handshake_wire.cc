@@ -1,12 +1,12 @@
 #include "csrc/transport/entrance/handshake_wire.h"
 
 #include <openssl/crypto.h>
-#include <openssl/rand.h>
 
 #include <algorithm>
 #include <cstring>
 #include <span>
 
+#include "csrc/base/entropy.h"
 #include "csrc/transport/hmac.h"
 #include "csrc/wire/bytes.h"
 
@@ -34,11 +34,6 @@ enum AnswerPlace : size_t { kKindAt = 0, kReasonAt = 1, kAnswerRoleAt = 2, kDeta
 static_assert(kIncarnationAt + sizeof(Incarnation) == kJobAt && kJobAt + kMaxJobBytes == kNonceAt);
 static_assert(kNonceAt + kNonceBytes == kHelloMacAt && kHelloMacAt + kMacBytes == kHelloBytes);
 static_assert(kBodyAt + kNonceBytes == kAnswerBytes && kNonceBytes == kMacBytes);
-
-Status RandomBytes(std::byte* out, size_t size) {
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(out), static_cast<int>(size)) == 1) return {};
-  return Status(Code::kSystem, "OpenSSL has no random bytes");
-}
 
 Answer MakeAnswer(Kind kind, Reason reason, uint32_t detail, Role role) {
   Answer answer{};
@@ -139,7 +134,7 @@ Result<Hello> MakeHello(const Keys& keys, const Credentials& credentials, const 
   PutLittle(hello.data() + kFromShardAt, who.from_shard);
   std::copy(credentials.incarnation.begin(), credentials.incarnation.end(), hello.begin() + kIncarnationAt);
   std::memcpy(hello.data() + kJobAt, credentials.job.data(), credentials.job.size());
-  if (Status random = RandomBytes(hello.data() + kNonceAt, kNonceBytes); !random.ok()) return random;
+  if (Status random = FillRandomly(std::span(hello).subspan(kNonceAt, kNonceBytes)); !random.ok()) return random;
   auto mac = keys.HelloMac(hello);
   if (!mac.ok()) return mac.status();
   std::copy(mac->begin(), mac->end(), hello.begin() + kHelloMacAt);
@@ -148,7 +143,7 @@ Result<Hello> MakeHello(const Keys& keys, const Credentials& credentials, const 
 
 Result<Answer> MakeChallenge() {
   Answer answer = MakeAnswer(Kind::kChallenge, Reason::kNone, 0, {});
-  if (Status random = RandomBytes(answer.data() + kBodyAt, kNonceBytes); !random.ok()) return random;
+  if (Status random = FillRandomly(std::span(answer).subspan(kBodyAt, kNonceBytes)); !random.ok()) return random;
   return answer;
 }
 

@@ -1,35 +1,18 @@
 #include "csrc/transport/loop/event_loop.h"
 
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-
 #include <algorithm>
-#include <cerrno>
+#include <array>
 #include <utility>
 
 namespace byteps_like {
 namespace {
 
-constexpr uint64_t kWakeTag = ~0ull;
-constexpr int kEventsAtOnce = 64;
+constexpr size_t kEventsAtOnce = 64;
 
 }  // namespace
 
-EventLoop::EventLoop() : made_(Make()) {}
-
-Status EventLoop::Make() {
-  for (Fd* const fd : {&nudge_, &wake_}) {
-    fd->Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!*fd) return SystemError("event loop: eventfd", errno);
-  }
-  epoll_.Reset(::epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_) return SystemError("event loop: epoll_create1", errno);
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLET;
-  event.data.u64 = kWakeTag;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) == 0) return {};
-  return SystemError("event loop: epoll_ctl", errno);
-}
+EventLoop::EventLoop(Result<std::unique_ptr<Poller>> poller)
+    : poller_(poller.ok() ? std::move(*poller) : nullptr), made_(poller.status()) {}
 
 EventLoop::~EventLoop() = default;
 
@@ -39,7 +22,7 @@ void EventLoop::Run() {
     if (driven_ && (idle || driving_)) KeepAway();
     {
       std::lock_guard baton(baton_);
-      thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+      thread_.store(ThisThread(), std::memory_order_relaxed);
       going = RunPosted();
       if (going) {
         RunDeferred();
@@ -51,7 +34,7 @@ void EventLoop::Run() {
           Await(Deadline::max());
         }
       }
-      thread_.store(std::thread::id(), std::memory_order_relaxed);
+      thread_.store(nullptr, std::memory_order_relaxed);
     }
     idle = going && driven_ && SleepWatching();
   }
@@ -88,12 +71,6 @@ void EventLoop::PostOrRun(std::function<void()> task) {
   Wake();
 }
 
-void EventLoop::Wake() {
-  const uint64_t one = 1;
-  // Can only fail by overflow of the counter, and then the loop is awake already.
-  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
-}
-
 bool EventLoop::RunPosted() {
   bool stop;
   {
@@ -113,10 +90,8 @@ Status EventLoop::Watch(int fd, std::function<void()> on_event) {
   Unwatch(fd);
   const uint32_t slot = free_slots_.empty() ? static_cast<uint32_t>(slots_.size()) : free_slots_.back();
   const uint32_t generation = free_slots_.empty() ? 0 : slots_[slot].generation;
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-  event.data.u64 = (static_cast<uint64_t>(generation) << 32) | slot;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return SystemError("watch a descriptor", errno);
+  const uint64_t tag = (static_cast<uint64_t>(generation) << 32) | slot;
+  if (Status watched = poller_->Watch(fd, tag); !watched.ok()) return watched;
   if (free_slots_.empty()) {
     slots_.emplace_back();
   } else {
@@ -132,7 +107,7 @@ void EventLoop::Unwatch(int fd) {
   if (found == slot_of_fd_.end()) return;
   const uint32_t slot = found->second;
   slot_of_fd_.erase(found);
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);  // fails if fd is closed already, and then it is gone as well
+  poller_->Unwatch(fd);
   gone_.push_back(std::move(slots_[slot].watcher));
   ++slots_[slot].generation;
   free_slots_.push_back(slot);
@@ -190,11 +165,11 @@ int EventLoop::WaitMilliseconds() {
 }
 
 bool EventLoop::WaitForEvents(int milliseconds) {
-  epoll_event events[kEventsAtOnce];
-  const int count = ::epoll_wait(epoll_.get(), events, kEventsAtOnce, milliseconds);
-  for (int i = 0; i < count; ++i) {
-    const uint64_t tag = events[i].data.u64;
-    if (tag == kWakeTag) continue;
+  std::array<uint64_t, kEventsAtOnce> tags;
+  const size_t count = poller_->Wait(tags, milliseconds);
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t tag = tags[i];
+    if (tag == Poller::kWoken) continue;
     const Slot& slot = slots_[static_cast<uint32_t>(tag)];
     if (slot.generation != static_cast<uint32_t>(tag >> 32) || slot.watcher == nullptr) continue;
     Watcher& watcher = *slot.watcher;  // stays where it is if the callback unwatches it or slots_ grows

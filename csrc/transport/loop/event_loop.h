@@ -1,4 +1,4 @@
-// One thread's epoll loop. Sleeps when there is nothing to do, after some patience (docs/explanation/threads.md).
+// One thread's event loop. Sleeps when there is nothing to do, after some patience (docs/explanation/threads.md).
 //
 // A thread that waits for something the loop is to do may drive it meanwhile: it takes the loop over from the loop's
 // own thread, which keeps away for a millisecond after the last driver. So a sequence of short blocking calls pays
@@ -10,16 +10,15 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
-#include "csrc/base/fd.h"
+#include "csrc/base/thread.h"
+#include "csrc/transport/loop/poller.h"
 #include "csrc/transport/loop/timers.h"
 #include "csrc/transport/stream.h"
 
@@ -41,7 +40,7 @@ class EventLoop {
     bool queued_ = false;
   };
 
-  EventLoop();
+  EventLoop() : EventLoop(Poller::Make()) {}
   ~EventLoop();
   EventLoop(const EventLoop&) = delete;
 
@@ -100,9 +99,10 @@ class EventLoop {
   void Defer(Deferred& deferred);
   void Forget(Deferred& deferred);  // it won't run; always before its end
 
-  bool on_loop_thread() const { return thread_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
+  bool on_loop_thread() const { return thread_.load(std::memory_order_relaxed) == ThisThread(); }
 
  private:
+  explicit EventLoop(Result<std::unique_ptr<Poller>> poller);
   struct Watcher {
     int fd;
     uint32_t slot;
@@ -112,9 +112,8 @@ class EventLoop {
     uint32_t generation = 0;
     std::unique_ptr<Watcher> watcher;
   };
-  Status Make();
   bool Append(std::function<void()> task);
-  void Wake();
+  void Wake() { poller_->Wake(); }
   // The parts of an iteration; called by the thread that holds baton_.
   bool RunPosted();  // false: stop
   void RunDeferred();
@@ -137,8 +136,8 @@ class EventLoop {
   void RunAtOnce();
 
   // The thread that runs iterations holds the baton. Once there has been a driver, the loop's own thread gives it up
-  // while it sleeps, and watches the epoll descriptor without taking events from it.
-  std::mutex baton_;
+  // while it sleeps, and watches for events without taking events from it.
+  Mutex baton_;
   std::atomic<bool> driven_{false};        // there was a driver, ever
   std::atomic<bool> driving_{false};       // there is one
   std::atomic<int> overlooked_{0};         // threads that wait without driving: the loop's own thread is needed
@@ -146,7 +145,7 @@ class EventLoop {
   std::atomic<bool> keeping_away_{false};  // it sleeps in KeepAway
   std::atomic<bool> stopped_{false};
   std::mutex away_mutex_;
-  std::condition_variable away_;
+  ConditionVariable away_;
   bool needed_ = false;     // guarded by away_mutex_: it is to come back
   Deadline last_driven_{};  // likewise, as the next two
   uint64_t drives_ = 0;     // that have ended
@@ -155,12 +154,10 @@ class EventLoop {
   int in_vain_ = 0;         // likewise: how often its patience is halved
   std::atomic<int64_t> patience_{0};
   std::atomic<bool> spin_{false};
-  Fd nudge_;  // gets the loop's own thread out of SleepWatching
 
-  Fd epoll_;
-  Fd wake_;
-  const Status made_;  // after the descriptors
-  std::atomic<std::thread::id> thread_{};
+  const std::unique_ptr<Poller> poller_;
+  const Status made_;
+  std::atomic<const void*> thread_{nullptr};
 
   std::mutex mutex_;  // guards posted_ and stop_
   std::vector<std::function<void()>> posted_;

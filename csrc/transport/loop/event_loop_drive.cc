@@ -1,11 +1,8 @@
 // How threads that wait take the loop over from its own thread, and give it back.
-#include <poll.h>
-#include <sched.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 
+#include "csrc/base/thread.h"
 #include "csrc/transport/loop/event_loop.h"
 
 namespace byteps_like {
@@ -17,11 +14,6 @@ constexpr auto kSpin = std::chrono::microseconds(200);       // the patience of 
 constexpr auto kYield = std::chrono::microseconds(50);       // and of one that gives way to others each time
 constexpr int kMostShorter = 6;                              // halvings of its patience
 constexpr int kFlushes = 4;                                  // iterations in which a driver finishes what it has begun
-
-void Ring(const Fd& fd) {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(fd.get(), &one, sizeof(one));
-}
 
 // In milliseconds; `work` -1: never.
 int Sooner(int work, Clock::duration left) {
@@ -44,10 +36,10 @@ bool EventLoop::BeginDriving(bool wait) {
   if (wait) {
     overlooked_.fetch_sub(1);
     if (!driven_.exchange(true)) Wake();  // its own thread sleeps with the baton
-    if (watching_) Ring(nudge_);
+    if (watching_) poller_->Nudge();
     baton_.lock();
   }
-  thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  thread_.store(ThisThread(), std::memory_order_relaxed);
   busy_at_ = Clock::now();
   return true;
 }
@@ -76,12 +68,12 @@ bool EventLoop::Await(Deadline deadline) {
   if (events) OnBusy(sleeps ? Clock::now() : now);
   if (events || work == 0) return !late;
   // Even where there are cores enough, the one that is waited for may have been put on this one.
-  if (patient && (!spin_.load(std::memory_order_relaxed) || now - busy_at_ > kAlone)) ::sched_yield();
+  if (patient && (!spin_.load(std::memory_order_relaxed) || now - busy_at_ > kAlone)) YieldCore();
   return !late;
 }
 
 void EventLoop::ShareCores(size_t threads) {
-  const bool spin = threads <= std::thread::hardware_concurrency();
+  const bool spin = threads <= CountCores();
   SetPatience(spin ? kSpin : kYield, spin);
 }
 
@@ -104,7 +96,7 @@ void EventLoop::EndDriving(bool waited) {
   for (int i = 0; i < kFlushes && !deferred_.empty() && Iterate(); ++i) {
   }
   const bool unfinished = !deferred_.empty();
-  thread_.store(std::thread::id(), std::memory_order_relaxed);
+  thread_.store(nullptr, std::memory_order_relaxed);
   baton_.unlock();
   bool dozing;
   {
@@ -119,7 +111,7 @@ void EventLoop::EndDriving(bool waited) {
   } else if (dozing) {
     away_.notify_all();
   }
-  if (watching_) Ring(nudge_);  // a timer may be due sooner than it knows
+  if (watching_) poller_->Nudge();  // a timer may be due sooner than it knows
 }
 
 // Runs posted tasks on the caller's thread, if no other thread runs the loop right now.
@@ -176,14 +168,7 @@ bool EventLoop::SleepWatching() {
   }
   if (milliseconds == 0) return false;
   watching_ = true;
-  if (!driving_) {
-    pollfd fds[] = {{epoll_.get(), POLLIN, 0}, {nudge_.get(), POLLIN, 0}};
-    ::poll(fds, 2, milliseconds);
-    if (fds[1].revents != 0) {
-      uint64_t count;
-      [[maybe_unused]] const ssize_t taken = ::read(nudge_.get(), &count, sizeof(count));
-    }
-  }
+  if (!driving_) poller_->Look(milliseconds);
   watching_ = false;
   return true;
 }

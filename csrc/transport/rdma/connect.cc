@@ -1,11 +1,10 @@
 // The connecting side: queue pair after queue pair, each in five steps of rdma_cm.
-#include <sys/random.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <thread>
 
+#include "csrc/base/entropy.h"
+#include "csrc/base/thread.h"
 #include "csrc/transport/rdma/rdma_stream.h"
 #include "csrc/transport/stream.h"
 
@@ -43,14 +42,12 @@ class Connector {
   Connector(const Options& options, Deadline deadline) : options_(options), deadline_(deadline) {}
 
   Result<std::unique_ptr<Endpoint>> Run() {
-    if (::getrandom(connection_, sizeof(connection_), 0) != sizeof(connection_)) {
-      return SystemError("getrandom", errno);
-    }
+    if (Status drawn = FillRandomly(std::as_writable_bytes(std::span(connection_))); !drawn.ok()) return drawn;
     for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
       Status connected = Try();
       if (connected.ok()) return std::move(endpoint_);
       if (!come_again_ || Clock::now() + pause >= deadline_) return connected;
-      std::this_thread::sleep_for(pause);
+      SleepFor(pause);
     }
   }
 

@@ -3,17 +3,19 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <openssl/rand.h>
 
 #include <cstring>
+#include <span>
 #include <string>
+
+#include "csrc/base/entropy.h"
 
 namespace byteps_like::rdma {
 
 Result<CookieJar> CookieJar::Make() {
   CookieJar jar;
-  if (RAND_bytes(jar.key_.data(), static_cast<int>(jar.key_.size())) == 1) return jar;
-  return Status(Code::kSystem, "OpenSSL has no random bytes");
+  if (Status filled = FillRandomly(std::as_writable_bytes(std::span(jar.key_))); !filled.ok()) return filled;
+  return jar;
 }
 
 Cookie CookieJar::Of(std::string_view source, const uint64_t (&connection)[2]) const {

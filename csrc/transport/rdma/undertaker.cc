@@ -8,7 +8,6 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "csrc/base/thread.h"

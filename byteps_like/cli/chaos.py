@@ -1,0 +1,129 @@
+"""`byteps-like chaos`: jobs to which bad things happen, and whether they keep the rules."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from byteps_like.errors import InvalidArgumentError
+
+app = typer.Typer()
+
+_TWICE = 100
+"""Of so many seeds one runs twice: both histories must be the same."""
+
+_EPILOG = """
+[bold]Examples[/bold]  byteps-like chaos --sim --seeds 0:500
+
+byteps-like chaos --sim --seed 4711 --shrink
+"""
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    seed: int
+    complaints: list[str]
+    events: int
+    seconds: float
+
+
+@app.command(epilog=_EPILOG)
+def chaos(
+    sim: Annotated[bool, typer.Option("--sim", help="Simulate the jobs: one thread each, and a clock of their own.")],
+    seed: Annotated[int | None, typer.Option(min=0, help="Run this one and print its trace.")] = None,
+    seeds: Annotated[str, typer.Option(metavar="FIRST:LAST", help="Run those before LAST, and count.")] = "0:100",
+    shrink: Annotated[
+        bool, typer.Option("--shrink", help="With --seed: the smallest job found that breaks a rule as well.")
+    ] = False,
+    defect: Annotated[str, typer.Option(help="Plant a defect that should be found; `list` lists them.")] = "",
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Number of threads; default: all cores.")
+    ] = None,
+) -> None:
+    """Runs jobs with real engines and servers on a simulated network that fails, and checks what they compute.
+
+    Exit code 1 if a rule is broken. The same seed gives the same job, wherever it runs.
+    """
+    from byteps_like._core import Sim
+
+    del sim  # required: there are no others yet
+    if defect == "list":
+        print("\n".join(Sim.defects()))
+        return
+    good = _show(seed, defect, shrink) if seed is not None else _count(_range(seeds), defect, jobs or _cores())
+    raise typer.Exit(0 if good else 1)
+
+
+def _show(seed: int, defect: str, shrink: bool) -> bool:
+    """Prints one job from beginning to end; whether it kept the rules."""
+    from byteps_like._core import Sim
+
+    job = Sim(seed, defect, trace=True)
+    job.run()
+    if shrink and job.complaints:
+        job = job.shrink(defect, trace=True)
+        job.run()
+    print(job.plan, job.heading, *job.lines(), sep="\n")
+    for complaint in job.complaints:
+        print(f"BROKEN: {complaint}")
+    print(
+        f"seed {seed}: {job.finished} workers ended well, {job.failed} with an error, {job.killed} were killed;"
+        f" {job.events} events in {job.seconds:.3f} s of simulated time, history {job.history:016x}"
+    )
+    return not job.complaints
+
+
+def _count(numbers: range, defect: str, threads: int) -> bool:
+    """Runs all of them and prints those that break a rule; whether there is none."""
+    began, done, events, seconds, broken = time.monotonic(), 0, 0, 0.0, 0
+    for verdict in _verdicts(numbers, defect, threads):
+        done += 1
+        events += verdict.events
+        seconds += verdict.seconds
+        broken += bool(verdict.complaints)
+        for complaint in verdict.complaints[:1]:
+            print(f"seed {verdict.seed}: {complaint}", flush=True)
+    took = time.monotonic() - began
+    print(f"{done} jobs, {broken} broken: {events} events, {seconds:.0f} s of simulated time in {took:.1f} s")
+    if broken:
+        print("replay one: byteps-like chaos --sim --seed SEED" + (f" --defect {defect}" if defect else ""))
+    return not broken
+
+
+def _verdicts(numbers: range, defect: str, threads: int) -> Iterator[_Verdict]:
+    """In the order of the seeds."""
+    parts: Iterable[range] = [numbers[first : first + _TWICE] for first in range(0, len(numbers), _TWICE)]
+    with ThreadPoolExecutor(threads) as pool:
+        for verdicts in pool.map(lambda part: [_judge(seed, defect) for seed in part], parts):
+            yield from verdicts
+
+
+def _judge(seed: int, defect: str) -> _Verdict:
+    from byteps_like._core import Sim
+
+    job = Sim(seed, defect)
+    job.run()
+    complaints = list(job.complaints)
+    if seed % _TWICE == 0:
+        again = Sim(seed, defect)
+        again.run()
+        if again.history != job.history:
+            complaints.append("it has another history each time")
+    return _Verdict(seed, complaints, job.events, job.seconds)
+
+
+def _range(text: str) -> range:
+    first, colon, last = text.partition(":")
+    if not colon or not first.isdecimal() or not last.isdecimal() or int(first) >= int(last):
+        raise InvalidArgumentError(f"--seeds {text} is not valid; write FIRST:LAST, as in 0:500")
+    return range(int(first), int(last))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

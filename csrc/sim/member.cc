@@ -1,0 +1,284 @@
+#include "csrc/sim/member.h"
+
+#include <algorithm>
+#include <chrono>
+#include <span>
+#include <utility>
+
+#include "csrc/base/thread.h"
+
+namespace byteps_like::sim {
+namespace {
+
+constexpr auto kLongestWait = std::chrono::seconds(300);  // far beyond all that the engine's own deadlines allow
+constexpr uint64_t kLongestThought = 30'000;              // microseconds
+constexpr uint64_t kKeysOfStores = 1'000'000, kKeysOfOne = 10'000;
+constexpr uint32_t kBitsOfOne = 6;  // of a store's value, for the pushes of one rank
+
+int64_t Pattern(uint32_t tensor, uint32_t round, size_t i) {
+  return static_cast<int64_t>((tensor * 7 + round * 13 + i) % 11) + 1;
+}
+
+// What a rank brings: a bit of its own, times something that differs by place and round.
+int64_t Brought(uint32_t rank, uint32_t tensor, uint32_t round, size_t i) {
+  return (int64_t{1} << rank) * Pattern(tensor, round, i);
+}
+
+Op OpOf(uint32_t tensor, uint32_t round) {
+  constexpr Op kOps[] = {Op::kSum, Op::kSum, Op::kMax, Op::kSum, Op::kBroadcast, Op::kSum};
+  return kOps[(tensor + round) % std::size(kOps)];
+}
+uint32_t RootOf(const Plan& plan, uint32_t round) { return round % plan.workers; }
+
+int64_t Expected(const Plan& plan, uint32_t tensor, uint32_t round, size_t i) {
+  switch (OpOf(tensor, round)) {
+    case Op::kMax:
+      return Brought(plan.workers - 1, tensor, round, i);
+    case Op::kBroadcast:
+      return Brought(RootOf(plan, round), tensor, round, i);
+    default:
+      return ((int64_t{1} << plan.workers) - 1) * Pattern(tensor, round, i);
+  }
+}
+
+template <typename T>
+void FillAs(std::span<std::byte> memory, uint32_t rank, uint32_t tensor, uint32_t round) {
+  auto* const values = reinterpret_cast<T*>(memory.data());
+  for (size_t i = 0; i < memory.size() / sizeof(T); ++i) values[i] = static_cast<T>(Brought(rank, tensor, round, i));
+}
+
+// The first that is wrong, or how many there are.
+template <typename T>
+size_t WrongAs(std::span<const std::byte> memory, const Plan& plan, uint32_t tensor, uint32_t round) {
+  const auto* const values = reinterpret_cast<const T*>(memory.data());
+  const size_t count = memory.size() / sizeof(T);
+  for (size_t i = 0; i < count; ++i)
+    if (values[i] != static_cast<T>(Expected(plan, tensor, round, i))) return i;
+  return count;
+}
+
+template <typename Use>
+auto WithType(DType dtype, Use use) {
+  switch (dtype) {
+    case DType::kInt32:
+      return use(int32_t{});
+    case DType::kFloat32:
+      return use(float{});
+    case DType::kUInt8:
+      return use(uint8_t{});
+    case DType::kInt16:
+      return use(int16_t{});
+    case DType::kFloat64:
+      return use(double{});
+    default:
+      return use(int64_t{});
+  }
+}
+
+// A byte holds eight ranks' bits, but not the largest of them in order.
+bool Fits(const Plan& plan, DType dtype) { return dtype != DType::kUInt8 || plan.workers <= 4; }
+
+int64_t First(size_t i) { return static_cast<int64_t>(i) * 1'000'003; }
+
+}  // namespace
+
+struct Member::Tensor {
+  uint32_t number = 0, id = 0, parts = 0;
+  DType dtype{};
+  std::vector<std::byte> memory;
+  std::shared_ptr<Operation> operation;
+};
+
+struct Member::Store {
+  uint32_t number = 0, id = 0, pushed = 0;
+  const StorePlan* plan = nullptr;
+  std::vector<PartitionSpec> parts;
+  std::vector<int64_t> first;
+  std::vector<std::vector<int64_t>> sent;
+  std::vector<std::shared_ptr<KeepOperation>> pushes;
+
+  int64_t Bit(uint32_t rank, uint32_t push) const { return int64_t{1} << (kBitsOfOne * rank + push); }
+  Engine::KeepRequest Whole(std::vector<int64_t>& memory) const {
+    Engine::KeepRequest request{.tensor = id, .address = reinterpret_cast<std::byte*>(memory.data())};
+    for (uint32_t part = 0; part < parts.size(); ++part) request.parts.push_back(part);
+    return request;
+  }
+};
+
+Member::Member(const Plan& plan, uint32_t rank, Board& board)
+    : plan_(plan), rank_(rank), board_(board), random_(plan.seed * 1'000'003 + rank) {}
+
+Member::~Member() = default;
+
+Status Member::Run(EngineOptions options, std::vector<ShardAddress> shards) {
+  auto engine = Engine::Start(std::move(options), std::move(shards));
+  if (!engine.ok()) return engine.status();
+  engine_ = std::move(*engine);
+  has_begun_ = true;
+  const Status status = Work();
+  engine_->Close();
+  engine_.reset();
+  return status;
+}
+
+void Member::Fail(Code code, const std::string& text) {
+  if (engine_ != nullptr) engine_->Fail(code, text);
+}
+
+std::vector<PartitionSpec> Member::Cut(uint64_t bytes, uint64_t first_key) const {
+  std::vector<PartitionSpec> parts;
+  for (uint64_t offset = 0; offset < bytes; offset += plan_.partition_bytes) {
+    const auto index = static_cast<uint32_t>(parts.size());
+    const auto length = static_cast<uint32_t>(std::min<uint64_t>(plan_.partition_bytes, bytes - offset));
+    parts.push_back({first_key + index, offset, length, index % (plan_.servers * plan_.shards)});
+  }
+  return parts;
+}
+
+Status Member::Work() {
+  for (uint32_t number = 0; number < plan_.tensors.size(); ++number) {
+    auto tensor = std::make_unique<Tensor>();
+    const TensorPlan& one = plan_.tensors[number];
+    tensor->number = number;
+    tensor->dtype = Fits(plan_, one.dtype) ? one.dtype : DType::kInt32;
+    tensor->memory.resize(one.elements * SizeOf(tensor->dtype));
+    const auto parts = Cut(tensor->memory.size(), kKeysOfOne * (number + 1));
+    tensor->parts = static_cast<uint32_t>(parts.size());
+    tensor->id = engine_->Declare(tensor->dtype, parts);
+    tensors_.push_back(std::move(tensor));
+  }
+  for (uint32_t number = 0; number < plan_.stores.size(); ++number) {
+    auto store = std::make_unique<Store>();
+    store->number = number;
+    store->plan = &plan_.stores[number];
+    stores_.push_back(std::move(store));
+    if (Status opened = Open(*stores_.back()); !opened.ok()) return opened;
+  }
+  for (uint32_t round = 0; round < plan_.rounds; ++round)
+    if (Status done = Round(round); !done.ok()) return done;
+  for (const auto& store : stores_)
+    if (Status settled = Settle(*store); !settled.ok()) return settled;
+  const bool together = board_.Meet(rank_);
+  for (const auto& store : stores_)
+    if (Status read = together ? Read(*store, true) : Status(); !read.ok()) return read;
+  if (together) board_.Meet(rank_);
+  return {};
+}
+
+// Every rank begins them in an order of its own.
+Status Member::Round(uint32_t round) {
+  std::vector<Tensor*> order;
+  for (const auto& tensor : tensors_) order.push_back(tensor.get());
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random_.Below(i)]);
+  for (Tensor* const tensor : order) {
+    if (random_.OneIn(3)) Think();
+    if (Status begun = Begin(*tensor, round); !begun.ok()) return begun;
+  }
+  for (const auto& store : stores_) {
+    if (store->pushed == store->plan->pushes) continue;
+    if (Status pushed = Push(*store); !pushed.ok()) return pushed;
+    if (!random_.OneIn(3)) continue;
+    if (Status read = Read(*store, false); !read.ok()) return read;
+  }
+  for (Tensor* const tensor : order)
+    if (Status done = Finish(*tensor, round); !done.ok()) return done;
+  Think();
+  return {};
+}
+
+Status Member::Begin(Tensor& tensor, uint32_t round) {
+  WithType(tensor.dtype, [&](auto zero) { FillAs<decltype(zero)>(tensor.memory, rank_, tensor.number, round); });
+  Engine::Request request;
+  request.tensor = tensor.id;
+  request.address = tensor.memory.data();
+  request.last_part = tensor.parts;
+  request.op = OpOf(tensor.number, round);
+  request.root = request.op == Op::kBroadcast ? RootOf(plan_, round) : 0;
+  request.priority = static_cast<int32_t>(random_.Below(4));
+  board_.OnStep(rank_, '>', "tensor " + std::to_string(tensor.number) + ", round " + std::to_string(round));
+  auto operation = engine_->Submit(request);
+  if (operation.ok()) tensor.operation = std::move(*operation);
+  return operation.status();
+}
+
+Status Member::Finish(Tensor& tensor, uint32_t round) {
+  const std::string what = "tensor " + std::to_string(tensor.number) + ", round " + std::to_string(round);
+  if (Status done = Wait(*tensor.operation, what); !done.ok()) return done;
+  const size_t wrong = WithType(
+      tensor.dtype, [&](auto zero) { return WrongAs<decltype(zero)>(tensor.memory, plan_, tensor.number, round); });
+  if (wrong < tensor.memory.size() / SizeOf(tensor.dtype))
+    board_.Complain(rank_, what + ": element " + std::to_string(wrong) + " is wrong");
+  return {};
+}
+
+Status Member::Open(Store& store) {
+  const uint32_t elements = store.plan->elements;
+  store.parts = Cut(elements * sizeof(int64_t), kKeysOfStores + kKeysOfOne * store.number);
+  store.id = engine_->Declare(DType::kInt64, store.parts);
+  Engine::KeepSpec spec{.tensor = store.id,
+                        .text = "policy " + store.plan->policy + "\ncombine sum:age=none,damp=none\nupdate add",
+                        .root = plan_.workers - 1};
+  for (size_t i = 0; i < elements; ++i) store.first.push_back(First(i));
+  if (rank_ == spec.root) spec.initial = std::as_bytes(std::span(store.first));
+  auto opening = engine_->Keep(spec);
+  if (!opening.ok()) return opening.status();
+  return Wait(**opening, "opening of store " + std::to_string(store.number));
+}
+
+Status Member::Push(Store& store) {
+  store.sent.emplace_back(store.plan->elements, store.Bit(rank_, store.pushed));
+  auto push = engine_->Contribute(store.Whole(store.sent.back()), {});
+  if (!push.ok()) return push.status();
+  board_.OnStep(rank_, '>', "store " + std::to_string(store.number) + ", push " + std::to_string(store.pushed));
+  ++store.pushed;
+  store.pushes.push_back(std::move(*push));
+  return {};
+}
+
+// All pushes are made, and their answers are there.
+Status Member::Settle(Store& store) {
+  while (store.pushed < store.plan->pushes)
+    if (Status pushed = Push(store); !pushed.ok()) return pushed;
+  for (const auto& push : store.pushes) {
+    if (Status done = Wait(*push, "push to store " + std::to_string(store.number)); !done.ok()) return done;
+    for (const KeepOutcome& one : push->outcomes)
+      if (one.applied != Applied::kCounted) board_.Complain(rank_, "a push was not counted");
+  }
+  return {};
+}
+
+Status Member::Read(Store& store, bool all) {
+  std::vector<int64_t> value(store.plan->elements);
+  auto read = engine_->Read(store.Whole(value), 0);
+  if (!read.ok()) return read.status();
+  const Status done = Wait(**read, "read of store " + std::to_string(store.number));
+  if (done.ok()) CheckRead(store, value, all);
+  return done;
+}
+
+// Every push is in it wholly, in each partition, or not at all: each has a bit of its own.
+void Member::CheckRead(const Store& store, const std::vector<int64_t>& value, bool all) {
+  int64_t possible = 0;
+  for (uint32_t rank = 0; rank < plan_.workers; ++rank)
+    for (uint32_t push = 0; push < store.plan->pushes; ++push) possible |= store.Bit(rank, push);
+  for (const PartitionSpec& part : store.parts) {
+    const size_t begin = part.offset / sizeof(int64_t), end = begin + part.bytes / sizeof(int64_t);
+    const int64_t sum = value[begin] - First(begin);
+    bool wrong = all ? sum != possible : (sum & ~possible) != 0;
+    for (size_t i = begin; i < end; ++i) wrong = wrong || value[i] - First(i) != sum;
+    if (wrong)
+      board_.Complain(rank_, "store " + std::to_string(store.number) + ", key " + std::to_string(part.key) +
+                                 ": its value is wrong");
+  }
+}
+
+void Member::Think() { SleepFor(std::chrono::microseconds(random_.Below(kLongestThought))); }
+
+Status Member::Wait(Operation& operation, const std::string& what) {
+  const Status status = engine_->Wait(operation, Clock::now() + kLongestWait);
+  board_.OnStep(rank_, status.ok() ? '=' : '#', what + (status.ok() ? "" : ": " + status.message()));
+  if (status.code() == Code::kTimeout) board_.Complain(rank_, what + ": nobody ends it");
+  return status;
+}
+
+}  // namespace byteps_like::sim

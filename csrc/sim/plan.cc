@@ -1,0 +1,200 @@
+#include "csrc/sim/plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "csrc/sim/random.h"
+
+namespace byteps_like::sim {
+namespace {
+
+constexpr double kHorizon = 0.3;      // seconds in which faults begin
+constexpr double kSurvivable = 0.8;   // seconds that one fault may last without ending the job,
+constexpr double kMostTogether = 3;   // and all of them: less than a link is tried again for
+constexpr double kLongest = 20;       // of lethal ones
+constexpr uint64_t kLethalOneIn = 3;  // plans
+constexpr const char* kPolicies[] = {"asp", "ssp:s=2", "bsp", "dssp:lo=1,hi=3",
+                                     "k_of_n:grace=0,k=1,late=next,max_age=inf"};
+constexpr DType kTypes[] = {DType::kInt64, DType::kInt32, DType::kFloat32,
+                            DType::kUInt8, DType::kInt16, DType::kFloat64};
+constexpr FaultKind kSurvived[] = {FaultKind::kReset, FaultKind::kStall, FaultKind::kCut, FaultKind::kPause};
+constexpr FaultKind kLethal[] = {FaultKind::kKill, FaultKind::kPowerOff, FaultKind::kSwallow, FaultKind::kCut,
+                                 FaultKind::kPause};
+
+template <typename T, size_t N>
+const T& OneOf(Random& random, const T (&values)[N]) {
+  return values[random.Below(N)];
+}
+
+double Fraction(Random& random) { return static_cast<double>(random.Below(1 << 20)) / (1 << 20); }
+
+// Small ones as often as large ones.
+uint32_t Size(Random& random, uint32_t most) {
+  return static_cast<uint32_t>(std::exp(Fraction(random) * std::log(most)));
+}
+
+Clock::duration Microseconds(uint64_t count) { return std::chrono::microseconds(count); }
+
+void DrawWork(Random& random, Plan& plan) {
+  plan.workers = static_cast<uint32_t>(random.Between(2, random.OneIn(4) ? 8 : 4));
+  plan.servers = static_cast<uint32_t>(random.Between(1, random.OneIn(4) ? 4 : 2));
+  plan.shards = static_cast<uint32_t>(random.Between(1, 2));
+  plan.rounds = static_cast<uint32_t>(random.Between(1, 5));
+  plan.partition_bytes = static_cast<uint32_t>(4096 << random.Below(4));
+  plan.segment_bytes = 1024 << random.Below(5);
+  plan.credit_bytes = 4096 << random.Below(9);
+  plan.announces = !random.OneIn(3);
+  for (uint64_t i = random.Between(1, 4); i > 0; --i)
+    plan.tensors.push_back({OneOf(random, kTypes), Size(random, 20'000)});
+  for (uint64_t i = random.Below(3); i > 0; --i)
+    plan.stores.push_back({OneOf(random, kPolicies), Size(random, 5'000), static_cast<uint32_t>(random.Between(1, 5))});
+}
+
+void DrawNetwork(Random& random, Plan& plan) {
+  plan.network.delay = Microseconds(10 + Size(random, 2'000));
+  plan.network.jitter = Microseconds(random.OneIn(3) ? 0 : Size(random, 2'000));
+  plan.network.window = 4096 << random.Below(7);
+  plan.network.cuts_short = random.Between(2, 20);
+  plan.slow_one_in = random.OneIn(3) ? random.Between(2, 10) : 0;
+  plan.slowest = Fraction(random) * kSurvivable;
+}
+
+Fault DrawFault(Random& random, const Plan& plan, FaultKind kind, double longest) {
+  Fault fault{.kind = kind, .at = Fraction(random) * kHorizon};
+  const auto worker = plan.ProcessOfWorker(static_cast<uint32_t>(random.Below(plan.workers)));
+  const auto server = plan.ProcessOfServer(static_cast<uint32_t>(random.Below(plan.servers)));
+  const bool turned = random.OneIn(2);
+  fault.process = turned ? server : worker;
+  fault.other = turned ? worker : server;
+  fault.seconds = Fraction(random) * longest;
+  return fault;
+}
+
+void DrawFaults(Random& random, Plan& plan) {
+  double left = kMostTogether - plan.slowest;
+  for (uint64_t i = random.Below(7); i > 0; --i) {
+    plan.faults.push_back(DrawFault(random, plan, OneOf(random, kSurvived), std::min(kSurvivable, left)));
+    if (plan.faults.back().kind != FaultKind::kReset) left -= plan.faults.back().seconds;
+  }
+  if (random.OneIn(kLethalOneIn)) plan.faults.push_back(DrawFault(random, plan, OneOf(random, kLethal), kLongest));
+  std::ranges::sort(plan.faults, {}, &Fault::at);
+}
+
+bool Involves(const Plan& plan, const Fault& fault) {
+  return fault.process <= plan.processes() && fault.other <= plan.processes();
+}
+
+// The same without the last worker, or the last server. What spoke of it, or of a process behind it, is left out.
+Plan WithoutWorker(Plan plan) {
+  const uint32_t gone = plan.ProcessOfWorker(plan.workers - 1);
+  std::erase_if(plan.faults, [&](const Fault& one) { return one.process == gone || one.other == gone; });
+  for (Fault& fault : plan.faults) {
+    fault.process -= fault.process > gone;
+    fault.other -= fault.other > gone;
+  }
+  --plan.workers;
+  return plan;
+}
+
+Plan WithoutServer(Plan plan) {
+  --plan.servers;
+  std::erase_if(plan.faults, [&](const Fault& one) { return !Involves(plan, one); });
+  return plan;
+}
+
+template <typename Change>
+void Offer(std::vector<Plan>& smaller, const Plan& plan, bool possible, Change change) {
+  if (!possible) return;
+  smaller.push_back(plan);
+  change(smaller.back());
+}
+
+}  // namespace
+
+const char* NameOf(FaultKind kind) {
+  constexpr const char* kNames[] = {"reset", "stall", "swallow", "cut", "pause", "kill", "power off"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+bool Fault::lethal() const {
+  const bool ends = kind == FaultKind::kKill || kind == FaultKind::kPowerOff || kind == FaultKind::kSwallow;
+  return ends || (kind != FaultKind::kReset && seconds > kSurvivable);
+}
+
+std::string Plan::NameOf(uint32_t process) const {
+  if (process <= workers) return "w" + std::to_string(process - 1);
+  return "s" + std::to_string(process - workers - 1);
+}
+
+bool Plan::lethal() const { return std::ranges::any_of(faults, &Fault::lethal); }
+
+double Plan::last_fault() const {
+  double last = 0;
+  for (const Fault& fault : faults) last = std::max(last, fault.at + fault.seconds);
+  return last;
+}
+
+std::string Plan::Describe() const {
+  char text[320];
+  std::snprintf(
+      text, sizeof text,
+      "seed %llu: %u workers, %u servers of %u shards, %u rounds of %zu tensors, partitions of %u, segments of "
+      "%zu, credit %zu, window %zu%s",
+      static_cast<unsigned long long>(seed), workers, servers, shards, rounds, tensors.size(), partition_bytes,
+      segment_bytes, credit_bytes, network.window, announces ? "" : ", no announcements");
+  std::string all = text;
+  for (const TensorPlan& tensor : tensors)
+    all += "\n  tensor of " + std::to_string(tensor.elements) + " " + byteps_like::NameOf(tensor.dtype);
+  for (const StorePlan& store : stores)
+    all += "\n  store of " + std::to_string(store.elements) + ", " + std::to_string(store.pushes) + " pushes, " +
+           store.policy;
+  for (const Fault& fault : faults) {
+    std::snprintf(text, sizeof text, "\n  at %.6f %s of %s, with %s, %.6f s", fault.at, sim::NameOf(fault.kind),
+                  NameOf(fault.process).c_str(), NameOf(fault.other).c_str(), fault.seconds);
+    all += text;
+  }
+  return all;
+}
+
+Plan DrawPlan(uint64_t seed) {
+  Random random(seed);
+  Plan plan;
+  plan.seed = seed;
+  DrawWork(random, plan);
+  DrawNetwork(random, plan);
+  DrawFaults(random, plan);
+  return plan;
+}
+
+std::vector<Plan> Smaller(const Plan& plan) {
+  std::vector<Plan> smaller;
+  for (const Fault& fault : plan.faults)
+    Offer(smaller, plan, plan.faults.size() > 1, [&fault](Plan& one) { one.faults = {fault}; });
+  Offer(smaller, plan, plan.rounds > 1, [](Plan& one) { one.rounds = 1; });
+  Offer(smaller, plan, !plan.stores.empty() && !plan.tensors.empty(), [](Plan& one) { one.stores.clear(); });
+  Offer(smaller, plan, !plan.stores.empty() && !plan.tensors.empty(), [](Plan& one) { one.tensors.clear(); });
+  Offer(smaller, plan, plan.workers > 2, [](Plan& one) { one = WithoutWorker(one); });
+  Offer(smaller, plan, plan.servers > 1, [](Plan& one) { one = WithoutServer(one); });
+  Offer(smaller, plan, plan.shards > 1, [](Plan& one) { one.shards = 1; });
+  for (size_t i = 0; i < plan.faults.size(); ++i)
+    Offer(smaller, plan, true, [i](Plan& one) { one.faults.erase(one.faults.begin() + static_cast<ptrdiff_t>(i)); });
+  for (size_t i = 0; i < plan.tensors.size(); ++i)
+    Offer(smaller, plan, plan.tensors.size() + plan.stores.size() > 1,
+          [i](Plan& one) { one.tensors.erase(one.tensors.begin() + static_cast<ptrdiff_t>(i)); });
+  for (size_t i = 0; i < plan.stores.size(); ++i)
+    Offer(smaller, plan, plan.tensors.size() + plan.stores.size() > 1,
+          [i](Plan& one) { one.stores.erase(one.stores.begin() + static_cast<ptrdiff_t>(i)); });
+  Offer(smaller, plan, plan.slow_one_in != 0, [](Plan& one) { one.slow_one_in = 0; });
+  Offer(smaller, plan, plan.network.jitter.count() != 0, [](Plan& one) { one.network.jitter = {}; });
+  Offer(smaller, plan, plan.rounds > 1, [](Plan& one) { --one.rounds; });
+  for (size_t i = 0; i < plan.tensors.size(); ++i)
+    Offer(smaller, plan, plan.tensors[i].elements > 1, [i](Plan& one) { one.tensors[i].elements /= 2; });
+  for (size_t i = 0; i < plan.stores.size(); ++i) {
+    Offer(smaller, plan, plan.stores[i].elements > 1, [i](Plan& one) { one.stores[i].elements /= 2; });
+    Offer(smaller, plan, plan.stores[i].pushes > 1, [i](Plan& one) { --one.stores[i].pushes; });
+  }
+  return smaller;
+}
+
+}  // namespace byteps_like::sim
