@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
-#include <thread>
 #include <vector>
 
 #include "csrc/base/thread.h"
@@ -116,12 +115,13 @@ Result<double> MeasureLink(const std::string& url, size_t bytes) {
   });
   if (!thread.ok()) return thread.status();
   Status received;
-  std::thread other([&] {
+  auto other = StartThread("to measure with", [&] {
     PinTo(1);
     received = receiver.Run();
   });
-  other.join();
+  if (other.ok()) other->join();
   thread->join();
+  if (!other.ok()) return other.status();
   if (!received.ok()) return received;
   return static_cast<double>(all - warm) / receiver.seconds();
 }

@@ -7,7 +7,6 @@
 #include <openssl/obj_mac.h>
 #include <openssl/param_build.h>
 #include <openssl/pem.h>
-#include <openssl/rand.h>
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 
@@ -15,6 +14,7 @@
 #include <memory>
 #include <span>
 
+#include "csrc/base/entropy.h"
 #include "csrc/transport/hmac.h"
 
 namespace byteps_like::tls {
@@ -93,7 +93,7 @@ bool Extend(X509* paper, int kind, const char* value) {
 
 bool Number16(X509* paper) {
   unsigned char serial[kSerialBytes];
-  if (RAND_bytes(serial, kSerialBytes) != 1) return false;
+  if (!FillRandomly(std::as_writable_bytes(std::span(serial))).ok()) return false;
   serial[0] &= 0x7F;
   const Number number(BN_bin2bn(serial, kSerialBytes, nullptr));
   return number && BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(paper)) != nullptr;
