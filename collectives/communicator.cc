@@ -39,6 +39,9 @@ class CommunicatorImpl final : public Communicator {
     loop().Post([this, why] { FailOnLoop(why); });
     host_->Close(why);
   }
+  void Lose(uint32_t peer, const Status& why) override {
+    if (!closed_) loop().Post([this, peer, why] { mesh_->Lose(peer, why); });
+  }
   void Close() override;
 
  private:

@@ -77,6 +77,10 @@ void Server::Fail(Code code, const std::string& text) {
   for (auto& shard : shards_) shard->Fail(code, text);
 }
 
+void Server::LeaveOut(uint32_t epoch, uint32_t rank) {
+  for (auto& shard : shards_) shard->LeaveOut(epoch, rank);
+}
+
 void Server::Stop() {
   if (stopping_.exchange(true)) return;
   if (admission_) admission_->Close();

@@ -36,6 +36,7 @@ class Server {
   // Of an aggregator: `owners` are the shards that its sums go on to. Blocks while it connects to them.
   void SetWorld(const ShardWorld& world, const std::vector<ShardAddress>& owners, size_t least_segment);
   void Fail(Code code, const std::string& text);
+  void LeaveOut(uint32_t epoch, uint32_t rank);  // a worker of this epoch has died, and the others go on
   void Stop();
 
   const std::vector<std::unique_ptr<Shard>>& shards() const { return shards_; }

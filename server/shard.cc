@@ -58,6 +58,13 @@ void Shard::Fail(Code code, const std::string& text) {
   loop_.Post([this, code, text] { FailOnLoop(code, text); });
 }
 
+void Shard::LeaveOut(uint32_t epoch, uint32_t rank) {
+  loop_.Post([this, epoch, rank] {
+    if (epoch == world_.epoch && rank < seats_.ranks() && !peers_[rank]->left)
+      Depart(*peers_[rank], Status(Code::kPeerLost, "the worker died"));
+  });
+}
+
 void Shard::Reset(const ShardWorld& world, const std::shared_ptr<Relay>& relay, const Status& connected) {
   for (auto& peer : peers_) Drop(*peer, Status(Code::kClosed, "the epoch has ended"));
   EndRelay();
@@ -102,7 +109,7 @@ void Shard::EndRelay() {
 void Shard::Install(std::unique_ptr<Stream> stream, const Admitted& who) {
   if (who.view != world_.epoch || who.rank >= peers_.size()) return stream->Shutdown();
   Peer& peer = *peers_[who.rank];
-  if (who.number <= peer.link_number) return stream->Shutdown();
+  if (who.number <= peer.link_number || peer.left) return stream->Shutdown();
   peer.link_number = who.number;
   Drop(peer, Status(Code::kClosed, "replaced by a new link of the same member"));
   stream->LimitQueue(options_.kernel_queue_bytes);
@@ -131,6 +138,15 @@ void Shard::Drop(Peer& peer, const Status& why) {
   peer.link->Close(why);
   closing_.push_back(std::move(peer.link));
   Attune();
+}
+
+void Shard::Depart(Peer& peer, const Status& why) {
+  peer.left = true;
+  ++left_;
+  if (!seats_.is_aggregator(peer.rank)) store_.OnLeft(peer.rank);
+  FailWhatWaitsFor(peer);
+  if (relay_ && HasRackLeft()) relay_->Goodbye();
+  Drop(peer, why);
 }
 
 // To workers of other hosts a wake-up doesn't matter.
@@ -260,12 +276,7 @@ void Shard::OnFrame(Link& link, const Header& said, std::byte* payload) {
     case FrameType::kError:
       return FailOnLoop(CodeFrom(header.aux), std::string(text));
     case FrameType::kGoodbye:
-      peer->left = true;
-      ++left_;
-      if (!seats_.is_aggregator(peer->rank)) store_.OnLeft(peer->rank);
-      FailWhatWaitsFor(*peer);
-      if (relay_ && HasRackLeft()) relay_->Goodbye();
-      return Drop(*peer, Status(Code::kClosed, "the worker left"));
+      return Depart(*peer, Status(Code::kClosed, "the worker left"));
     default:
       return Blame(*peer, "it sent a frame that only servers send");
   }

@@ -93,6 +93,7 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink {
   void AddLink(std::unique_ptr<Stream> stream, const Admitted& who);
   void Stop();                                    // closes all links, joins the thread; later calls do nothing
   void Fail(Code code, const std::string& text);  // tells every worker; later frames are dropped
+  void LeaveOut(uint32_t epoch, uint32_t rank);   // a worker of this epoch has died, and the others go on
   const ShardStats& stats() const { return stats_; }
   const StoreFigures& figures() const { return store_.figures(); }
 
@@ -111,7 +112,8 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink {
   Peer* PeerOf(const Link& link);
   void Install(std::unique_ptr<Stream> stream, const Admitted& who);
   void Drop(Peer& peer, const Status& why);
-  void Attune();  // the loop's patience to the workers of this host
+  void Depart(Peer& peer, const Status& why);  // it will contribute nothing any more
+  void Attune();                               // the loop's patience to the workers of this host
   void Reset(const ShardWorld& world, const std::shared_ptr<Relay>& relay, const Status& connected);
   void EndRelay();
   void FailOnLoop(Code code, const std::string& text);
@@ -197,7 +199,7 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink {
   Status failure_;
   bool stall_check_armed_ = false;
   uint64_t order_ = 0;
-  uint32_t left_ = 0;  // peers that have said goodbye
+  uint32_t left_ = 0;  // peers that have said goodbye, or died
   std::unordered_map<uint64_t, std::unique_ptr<Key>> keys_;
   ShardStore store_{*this, memory_};
   std::optional<double> store_call_;          // when it is called, at the latest
@@ -264,7 +266,7 @@ struct Shard::Peer {  // one worker, or shard of an aggregator, and its link
   std::priority_queue<Sendable> results;
   std::deque<std::pair<Header, std::string>> control;  // frames that go first; the front one may be on its way
   bool control_under_way = false;
-  bool left = false;        // said goodbye: will not contribute to anything any more
+  bool left = false;        // said goodbye, or died: will not contribute to anything any more
   bool warned = false;      // in this check for stalls
   double store_warned = 0;  // when it was last told what it waits for at a store key
 };

@@ -150,7 +150,7 @@ void Shard::Warn(const Round& round, const std::string& text) {
   if (news) options_.on_event(Code::kStalled, text, false);
 }
 
-// No rank should wait for a deadline because of a rank that has said goodbye.
+// No rank should wait for a deadline because of a rank that has said goodbye, or died.
 void Shard::FailWhatWaitsFor(const Peer& gone) {
   if (stats_.open_rounds == 0) return;
   for (auto& [id, key] : keys_)
@@ -180,7 +180,7 @@ bool Shard::FailIfGone(const Key& key, const Round& round) {
     if (seats_.weight(rank) > 0 && !MayBring(round, rank)) {
       FailOnLoop(Code::kPeerLost, KeyText(key.key) + ", round " + std::to_string(round.number()) + ": " +
                                       round.WaitingFor() + "; rank " + std::to_string(rank) +
-                                      " has left the job and will not contribute");
+                                      " is no longer in the job and will not contribute");
       return true;
     }
   return false;

@@ -188,6 +188,12 @@ void BindCommunicator(nb::module_& m) {
             self.get().Fail(Status(CodeFrom(static_cast<uint32_t>(code)), text));
           },
           nb::arg("code"), nb::arg("text"), "Everything in flight and to come fails with this.")
+      .def(
+          "lose",
+          [](PyCommunicator& self, uint32_t peer, int code, const std::string& text) {
+            self.get().Lose(peer, Status(CodeFrom(static_cast<uint32_t>(code)), text));
+          },
+          nb::arg("peer"), nb::arg("code"), nb::arg("text"), "What needs this rank fails with this: it has died.")
       .def("close", &PyCommunicator::Close, nb::call_guard<nb::gil_scoped_release>(),
            "Fails what is in flight and says goodbye; blocks for a second or so at most.");
   point("send", &Send, "Sends `nbytes` at `address` to the group's rank `peer`; returns its Completion at once.");

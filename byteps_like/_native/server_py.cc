@@ -141,6 +141,9 @@ void BindServer(nb::module_& m) {
           },
           nb::arg("code"), nb::arg("text"))
       .def(
+          "leave_out", [](PyServer& self, uint32_t epoch, uint32_t rank) { self.server().LeaveOut(epoch, rank); },
+          nb::arg("epoch"), nb::arg("rank"), "This worker of the epoch has died, and the others go on.")
+      .def(
           "next_event",
           [](PyServer& self, double seconds) { return BlockWithoutGil([&] { return self.events().Pop(seconds); }); },
           nb::arg("seconds"), "(code, text, fatal), or None after `seconds` or once stopped.")

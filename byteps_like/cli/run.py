@@ -62,18 +62,25 @@ def run(
     tls: Annotated[
         bool, typer.Option("--tls", help="Encrypt links between hosts, and calls to scheduler and servers.")
     ] = False,
+    min_workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Let the others finish while so many workers are left; default: a failure ends it."),
+    ] = None,
     no_pin: Annotated[
         bool, typer.Option("--no-pin", help="Do not pin workers to the cores next to their GPUs.")
     ] = False,
 ) -> None:
     """Starts scheduler, servers and workers on this host and shows their output, each line prefixed with role and rank.
 
-    The first failure ends the job and is shown last, with its traceback. No process of the job outlives this command.
+    The first failure ends the job and is shown last, with its traceback, unless --min-workers lets the others finish
+    (docs/how-to/survive-losses.md). No process of the job outlives this command.
     """
     from byteps_like.launch.fleet import choose
     from byteps_like.launch.options import RunOptions
     from byteps_like.launch.run import run_job
 
+    if min_workers is not None and min_workers > workers:
+        raise typer.BadParameter(f"{min_workers} of {workers} workers", param_hint="--min-workers")
     if log_dir is not None:
         log_dir.mkdir(parents=True, exist_ok=True)
     count = parse_servers(servers)
@@ -94,6 +101,7 @@ def run(
         timeout=timeout,
         grace=grace,
         job=job,
+        min_workers=min_workers,
         pin=not no_pin,
     )
     raise typer.Exit(run_job(options))

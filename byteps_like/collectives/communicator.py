@@ -180,6 +180,10 @@ class Communicator:
         """Everything in flight and to come raises `error`."""
         self._core.fail(int(error.code), str(error))
 
+    def lose(self, rank: int, error: BytePSLikeError) -> None:
+        """What needs this rank raises `error`: it has died."""
+        self._core.lose(rank, int(error.code), str(error))
+
     def close(self) -> None:
         """Says goodbye to the peers; operations in flight fail with ShutdownError. Idempotent."""
         self._core.close()

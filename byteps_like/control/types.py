@@ -94,6 +94,7 @@ class EventKind(StrEnum):
     DISAGREEMENT = "disagreement"  # some operations fail on all ranks: `disagreement`
     QUESTION = "question"  # which operations a rank has begun: `question`
     RECORD = "record"  # record a timeline: `text` is the order; none: end it
+    LOST = "lost"  # workers have died, and the epoch goes on without them: `ranks`
 
 
 @dataclass(frozen=True)
@@ -125,3 +126,4 @@ class WatchEvent:
     moves: tuple[Move, ...] = ()
     disagreement: Disagreement | None = None
     question: Question | None = None
+    ranks: tuple[int, ...] = ()

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -214,7 +214,8 @@ class Job:
         return self._stopping is not None and self._stopping.advance(self._workers, self._services, now)
 
     def _look_for_an_end(self, now: float) -> None:
-        if any(child.exit_status for child in self._children()):
+        failed = [child for child in self._workers if child.exit_status]
+        if len(failed) > self._options.expendable or any(child.exit_status for child in self._services):
             self._stop(Why.FAILED)
         elif self._workers and not any(child.running for child in self._workers):
             self._stop(Why.DONE)
@@ -255,13 +256,19 @@ class Job:
             self._display.note(f"byteps-like: not finished after {self._options.timeout:g} s (--timeout)")
             return TIMEOUT_EXIT_CODE
         first = failure.root_cause(failures)
-        if first is None and why is Why.DONE:
-            return 0
+        if why is Why.DONE:
+            return self._outlived(failures)
         if first is None:
             self._display.note("byteps-like: the job ended early, although no process reported a failure")
             return 1
         self._display.note(failure.report(first, failures, colour=sys.stderr.isatty()))
         return first.exit_code or 1
+
+    def _outlived(self, failures: Sequence[failure.Failure]) -> int:
+        """The job is done, although these have failed; its exit code."""
+        for one in failures:
+            self._display.note(f"byteps-like: {one.part} failed ({one.how}: {one.cause[:160]}); the others finished")
+        return 0
 
     # -- signals and the end -------------------------------------------------------------------------------------------
 

@@ -32,9 +32,16 @@ class RunOptions:
     grace: float = 5.0
     settle: float = 1.0
     job: str = ""
+    min_workers: int | None = None
+    """Workers that must stay for the job to go on when others fail; None: all."""
     columns: int | None = None
     """Width for the workers' progress bars; None leaves it to them."""
     pin: bool = True
     """Whether workers run on the cores beside their GPUs, where there are any."""
     place: Place | None = None
     """Where the processes run; None: on this host. Elsewhere the launcher can't reach the scheduler for its summary."""
+
+    @property
+    def expendable(self) -> int:
+        """How many workers may fail before the job ends."""
+        return 0 if self.min_workers is None else self.workers - self.min_workers

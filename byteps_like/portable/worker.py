@@ -360,7 +360,7 @@ class PortableWorker(Stands):
         self._client.report(met)
 
     def _on_control_event(self, event: WatchEvent) -> None:
-        if event.kind is EventKind.WARNING:
+        if event.kind in (EventKind.WARNING, EventKind.LOST):
             self._warn(event.text)
         elif event.question is not None:
             for who in self._attending:

@@ -53,6 +53,7 @@ class NativeServer:
         self._reach = reach
         self._on_event = on_event
         self._stopped = threading.Event()
+        self._epoch = 0
         self.shards = shards
         self._thread = threading.Thread(target=self._pump, name="byteps_like-server-events", daemon=True)
         self._thread.start()
@@ -65,6 +66,7 @@ class NativeServer:
     def set_view(self, view: View, rank: int, stall_warning: float, stall_timeout: float) -> None:
         """Forgets all keys and links and serves this view as server `rank`. Times in seconds. An aggregator
         blocks while it connects to the servers that its sums go on to."""
+        self._epoch = view.number
         workers, own = [member.number for member in view.workers], view.servers[rank].number
         self._core.set_world(
             view.incarnation, view.number, workers, own, stall_warning, stall_timeout, rank, **self._racks(view, rank)
@@ -91,6 +93,12 @@ class NativeServer:
     def fail(self, error: BytePSLikeError) -> None:
         """Tells all workers of this epoch that the job has failed, and why."""
         self._core.fail(int(error.code), str(error))
+
+    def leave_out(self, ranks: Sequence[int]) -> None:
+        """These workers of the view have died. Their links are closed; what only they were to bring isn't waited for,
+        or fails the job where it can't do without."""
+        for rank in ranks:
+            self._core.leave_out(self._epoch, rank)
 
     def shard_stats(self) -> list[dict[str, int]]:
         """Counters of each shard.

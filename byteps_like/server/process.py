@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Protocol
@@ -49,6 +49,9 @@ class ServerStore(Protocol):
 
     def fail(self, error: BytePSLikeError) -> None:
         """Tells the workers of this epoch that it has failed."""
+
+    def leave_out(self, ranks: Sequence[int]) -> None:
+        """These workers of the view have died, and the others go on without them."""
 
     def stats(self) -> dict[str, int]:
         """Counters."""
@@ -213,6 +216,8 @@ class ServerProcess:
     def _on_event(self, event: WatchEvent) -> None:
         if event.kind is EventKind.FAILED and event.error is not None:
             self._store.fail(event.error)
+        elif event.kind is EventKind.LOST:
+            self._store.leave_out(event.ranks)
 
 
 class EmbeddedServer:

@@ -78,6 +78,7 @@ class Store:
         feedback: float | None = None,
         filters: Sequence[PayloadFilter | str] = (),
         upper: Upper | None = None,
+        on_loss: str = "raise",
         worker: Worker | None = None,
     ) -> None:
         """All ranks make it, with the same arguments, and tensors of the same names, shapes and dtypes: NumPy's arrays
@@ -97,8 +98,9 @@ class Store:
         a biased codec where the update adds up (add, sgd, momentum, nesterov, proximal). `filters`: what contributions
         go through besides, which servers undo, and values when they are read, such as "float:bytes=2" or "zlib"
         (docs/how-to/key-value.md). `upper`: a group of servers above those of this job and of other sites, with whose
-        values this store begins then (docs/how-to/sites.md). `worker`: whose job it is, where this process is in
-        several.
+        values this store begins then (docs/how-to/sites.md). `on_loss`: when a rank dies, "raise" ends the job on all
+        others, naming it; with "finish" in all stores of the job they go on without it, and what it has pushed counts
+        (docs/how-to/survive-losses.md). `worker`: whose job it is, where this process is in several.
 
         Blocks until each value is there. Raises MismatchError where ranks differ, and InvalidArgumentError for a policy
         that so many ranks can't have, tensors that can't be kept or combined so, and a job without servers, which only
@@ -106,7 +108,7 @@ class Store:
         """
         self.name = name
         self._worker = worker or current()
-        self._terms = terms_of(self._worker, consistency, update, combining_by(combine, age, damp), init)
+        self._terms = terms_of(self._worker, consistency, update, combining_by(combine, age, damp), init, on_loss)
         encoding = codec_filter(codec)
         self._feedback = feedback_share(feedback, encoding, self._terms.update)
         self._filters = (*encoding, *payload_filters(filters))
@@ -360,7 +362,7 @@ class Store:
             if count not in self._passes:
                 empty = {BOARD: board_of(count)}
                 board = Store(f"{self.name}.portions.{count}", empty, consistency="asp", combine="sum", init="zeros",
-                              worker=self._worker)  # fmt: skip
+                              on_loss=self._terms.on_loss, worker=self._worker)  # fmt: skip
                 self._passes[count] = Passes(board, count, self._worker.rank, self.push)
         return self._passes[count].run(duplicate)
 
@@ -522,7 +524,7 @@ def _tensor_spec(name: str, dtype: DType, shape: tuple[int, ...], terms: StoreTe
         raise InvalidArgumentError(f"{name!r} has {nbytes} bytes: at most {LARGEST_PARTITION} stay whole")
     uncut = math.lcm(_row(shape, terms), *(one.whole for one in terms.combining.filters(shape)))
     row = nbytes if whole else uncut * dtype.itemsize
-    return TensorSpec(name, dtype, shape, row_bytes=row if row > dtype.itemsize else 0)
+    return TensorSpec(name, dtype, shape, row_bytes=row if row > dtype.itemsize else 0, on_loss=terms.on_loss)
 
 
 def _beside_one_another(specs: Sequence[TensorSpec]) -> list[TensorSpec]:

@@ -11,7 +11,7 @@ from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import policy_of, text_of
 from byteps_like.store.updates.registry import update_of
 from byteps_like.store.updates.update import ValueUpdate
-from byteps_like.worker.api import Worker
+from byteps_like.worker.api import ON_LOSS, Worker
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class StoreTerms:
     combining: Combining
     from_root: bool = False
     """Whether values begin as rank 0's, not as zeros."""
+    on_loss: str = ON_LOSS[0]
 
     @property
     def texts(self) -> tuple[str, str, str]:
@@ -44,14 +45,21 @@ class StoreTerms:
 
 
 def terms_of(
-    worker: Worker, consistency: Policy | str, update: ValueUpdate | str, combining: Combining, init: str = "zeros"
+    worker: Worker,
+    consistency: Policy | str,
+    update: ValueUpdate | str,
+    combining: Combining,
+    init: str = "zeros",
+    on_loss: str = ON_LOSS[0],
 ) -> StoreTerms:
     """What arguments mean. Raises InvalidArgumentError for a policy that so many ranks can't have, and so on."""
     found = update_of(update) if isinstance(update, str) else update
     policy = policy_for(worker, consistency, found, combining)
     if init not in ("root", "zeros"):
         raise InvalidArgumentError(f"init={init!r}: values can begin as those of 'root', rank 0, or as 'zeros'")
-    return StoreTerms(policy, found, combining, init == "root")
+    if on_loss not in ON_LOSS:
+        raise InvalidArgumentError(f"on_loss={on_loss!r} is none of {', '.join(ON_LOSS)}")
+    return StoreTerms(policy, found, combining, init == "root", on_loss)
 
 
 def policy_for(worker: Worker, consistency: Policy | str, update: ValueUpdate, combining: Combining) -> Policy:

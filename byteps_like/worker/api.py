@@ -18,6 +18,10 @@ from byteps_like.worker.standing import Standing
 
 TWOWAY = "twoway "
 
+ON_LOSS = ("raise", "finish")
+"""What becomes of tensors that servers keep when a worker dies: every rank hears of it in an error, or the others
+finish without it."""
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -39,6 +43,8 @@ class TensorSpec:
     beside: str = ""
     """The name of a tensor of as many bytes, declared before: this one is cut where that is, and each partition is on
     the same shard; "": anywhere. The first rank to declare decides."""
+    on_loss: str = ""
+    """Of a tensor that servers keep, one of ON_LOSS. All ranks alike."""
     says_all: bool = False
     """The name says what is here: who uses it means the same, and nothing needs to be compared."""
     details: str = field(default="", compare=False, repr=False)

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from byteps_like.dtypes import DType
 from byteps_like.wire.note import Note
-from byteps_like.worker.api import Declared, TensorSpec
+from byteps_like.worker.api import ON_LOSS, Declared, TensorSpec
 from byteps_like.worker.keeping import CallHandle, KeepHandle, KeepSpec, RangeHandle
 
 BUCKETS = 4096
@@ -25,10 +25,12 @@ _BUCKET_BYTES = 64
 """The least that a partition may have: what a bucket counts for when they are shared out."""
 
 
-def table_tensor(name: str, dtype: DType) -> TensorSpec:
-    """The tensor whose partitions are the buckets of a table; it has no values."""
+def table_tensor(name: str, dtype: DType, on_loss: str = ON_LOSS[0]) -> TensorSpec:
+    """The tensor whose partitions are the buckets of a table; it has no values. `on_loss`: one of ON_LOSS."""
     shape = (BUCKETS, _BUCKET_BYTES // dtype.itemsize)
-    return TensorSpec(name, dtype, shape, partition_bytes=_BUCKET_BYTES, row_bytes=_BUCKET_BYTES)
+    return TensorSpec(
+        name, dtype, shape, partition_bytes=_BUCKET_BYTES, row_bytes=_BUCKET_BYTES, on_loss=on_loss
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,9 @@ class MeshImpl final : public Mesh {
   void Cut(uint32_t peer, const Status& why) override {
     for (auto& way : peers_[peer].ways) way->Cut(why);
   }
+  void Lose(uint32_t peer, const Status& why) override {
+    if (ready() && peer < peers_.size() && peers_[peer].lost.ok()) OnLost(peer, why);
+  }
   void Redirect(WayTo from, std::byte* place) override { at(from).Redirect(place); }
   bool TakesOffers(WayTo from) override { return at(from).TakesOffers(); }
   bool Offer(WayTo from, const Header& about, std::byte* place, uint64_t bytes) override {

@@ -94,6 +94,9 @@ class Mesh {
   virtual bool SameHost(uint32_t peer) const = 0;
   // Cuts the links to a peer that broke a rule: OnPeerLost follows, from the loop.
   virtual void Cut(uint32_t peer, const Status& why) = 0;
+  // A peer is known to have died, though its links may not show it, or there are none: OnPeerLost follows, if it has
+  // not been called. On the loop.
+  virtual void Lose(uint32_t peer, const Status& why) = 0;
   // The payload that comes this way right now goes elsewhere (Link::Redirect; kAnywhere will do).
   virtual void Redirect(WayTo from, std::byte* place) = 0;
   // Link::takes_offers, Offer and Withdraw of the link; false if there is none.

@@ -13,6 +13,7 @@ from byteps_like.control.calls import wire
 from byteps_like.control.calls.rpc import Stream, Unary, Write
 from byteps_like.control.calls.status import status_to_wire
 from byteps_like.control.members.barriers import Barriers
+from byteps_like.control.members.epoch import Epoch
 from byteps_like.control.members.mailbox import Mailbox
 from byteps_like.control.members.meetings import Meetings
 from byteps_like.control.members.membership import JobState, Membership
@@ -37,7 +38,12 @@ _TIMER_SLACK = 0.03
 """Seconds of changes after which the timer is set once, however many members come and go at a time."""
 
 
-_LEVELS = {EventKind.FAILED: logging.ERROR, EventKind.WARNING: logging.WARNING, EventKind.QUESTION: logging.DEBUG}
+_LEVELS = {
+    EventKind.FAILED: logging.ERROR,
+    EventKind.WARNING: logging.WARNING,
+    EventKind.LOST: logging.WARNING,
+    EventKind.QUESTION: logging.DEBUG,
+}
 
 
 class SchedulerService:
@@ -138,6 +144,7 @@ class SchedulerService:
             self.membership.fail(error, self._loop.time())
             self._after()
             raise
+        self._epoch().can_lose_workers = self._table().can_lose_workers
         return pb.DeclareReply(placements=[wire.declared_to_wire(item) for item in declared])
 
     async def meet(self, request: pb.MeetRequest) -> pb.MeetReply:
@@ -299,9 +306,12 @@ class SchedulerService:
             Notice(tuple(seat.id for seat in seats), WatchEvent(EventKind.MOVES, why, moves=moves))
         )
 
-    def _view(self) -> View:
+    def _epoch(self) -> Epoch:
         assert self.membership.epoch is not None
-        return self.membership.epoch.view
+        return self.membership.epoch
+
+    def _view(self) -> View:
+        return self._epoch().view
 
     def _follow_view(self) -> None:
         """Has all tables follow the view in force."""
@@ -327,7 +337,7 @@ class SchedulerService:
 
     def _check_nobody_left(self, name: str) -> None:
         gone = self.membership.left()
-        if gone:
+        if gone and not self._epoch().can_lose_workers:
             text = f"barrier {name!r} can't complete: {describe_all(gone)} left the job"
             raise StalledError(text, operation="barrier")
 
@@ -346,11 +356,20 @@ class SchedulerService:
             if id in self._boxes:
                 self._boxes.pop(id).close()
         self.membership.gone.clear()
+        self._leave_out_gone()
         self._fail_barriers()
         if self.membership.state is JobState.ENDED:
             self._loop.call_later(_LINGER, self.ended.set)
         if self._timer_update is None:
             self._timer_update = self._loop.call_later(_TIMER_SLACK, self._set_timer)
+
+    def _leave_out_gone(self) -> None:
+        """Nobody waits at barriers for a worker that has died or left, if the epoch goes on without it."""
+        epoch = self.membership.epoch
+        if epoch is None or not epoch.can_lose_workers:
+            return
+        for name in self._barriers.leave_out(epoch.gone()):
+            self._let_go(name)
 
     def _fail_barriers(self) -> None:
         if not self._barrier_calls:

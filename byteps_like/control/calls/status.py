@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from byteps_like.control.calls import wire
+from byteps_like.control.members.epoch import Epoch
 from byteps_like.control.members.membership import JobState, Membership
 from byteps_like.control.members.seats import SeatState, Waiting, ranks_text
 from byteps_like.control.types import Member
@@ -51,6 +52,15 @@ class JobStatus:
     uptime: float
 
 
+def _gone(epoch: Epoch) -> str:
+    """Who is no longer in an epoch that goes on."""
+    texts = []
+    for word, seats in (("died", epoch.lost()), ("left", epoch.left())):
+        if seats:
+            texts.append(f"{ranks_text('worker', [seat.member.rank for seat in seats])} {word}")
+    return "; ".join(texts)
+
+
 def status_to_wire(membership: Membership, now: float, uptime: float) -> pb.StatusReply:
     """The whole state, for people and monitors."""
     epoch, forming = membership.epoch, membership.forming
@@ -64,8 +74,7 @@ def status_to_wire(membership: Membership, now: float, uptime: float) -> pb.Stat
             state, text = pb.StatusReply.STATE_FAILED, f"{epoch.failure}; {text}"
     elif epoch is not None:
         world_size, num_servers = len(epoch.view.workers), len(epoch.view.servers)
-        gone = [seat.member.rank for seat in epoch.left()]
-        text = f"{ranks_text('worker', gone)} left" if gone else ""
+        text = _gone(epoch)
     reply = pb.StatusReply(
         job=membership.job,
         epoch=membership.number,

@@ -13,7 +13,7 @@ from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.control.v1 import types_pb2 as types
 from byteps_like.dtypes import DType
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, from_code
-from byteps_like.worker.api import Declared, Meeting, MeetingPlace, Partition, Question, TensorSpec
+from byteps_like.worker.api import ON_LOSS, Declared, Meeting, MeetingPlace, Partition, Question, TensorSpec
 
 _ROLES = {MemberRole.WORKER: types.Member.ROLE_WORKER, MemberRole.SERVER: types.Member.ROLE_SERVER}
 _ROLE_OF = {value: role for role, value in _ROLES.items()}
@@ -26,6 +26,7 @@ _KINDS = {
     EventKind.RECORD: pb.Event.KIND_RECORD,
     EventKind.DISAGREEMENT: pb.Event.KIND_DISAGREEMENT,
     EventKind.QUESTION: pb.Event.KIND_QUESTION,
+    EventKind.LOST: pb.Event.KIND_LOST,
 }
 _KIND_OF = {value: kind for kind, value in _KINDS.items()}
 
@@ -91,7 +92,7 @@ def to_watch(message: View | WatchEvent, ids: Sequence[str] = ()) -> pb.WatchMes
         return pb.WatchMessage(world=view)
     error = error_to_wire(message.error) if message.error is not None else None
     moves = [pb.Move(tensor_id=move.tensor_id, to=_placement(move.new_id, move.partitions)) for move in message.moves]
-    event = pb.Event(kind=_KINDS[message.kind], text=message.text, error=error, moves=moves)
+    event = pb.Event(kind=_KINDS[message.kind], text=message.text, error=error, moves=moves, ranks=message.ranks)
     if message.disagreement is not None:
         found = message.disagreement
         event.disagreement.CopyFrom(pb.Disagreement(text=found.text, places=_places_to_wire(found.places)))
@@ -108,7 +109,8 @@ def event_from_wire(message: pb.Event) -> WatchEvent:
     said, asked = message.disagreement, message.question
     found = Disagreement(_places_from_wire(said.places), said.text) if message.HasField("disagreement") else None
     question = Question(asked.number, _places_from_wire(asked.places)) if message.HasField("question") else None
-    return WatchEvent(_KIND_OF.get(message.kind, EventKind.WARNING), message.text, error, moves, found, question)
+    kind = _KIND_OF.get(message.kind, EventKind.WARNING)
+    return WatchEvent(kind, message.text, error, moves, found, question, tuple(message.ranks))
 
 
 def _places_to_wire(places: Iterable[MeetingPlace]) -> list[pb.Place]:
@@ -197,6 +199,7 @@ def spec_to_wire(spec: TensorSpec) -> pb.TensorSpec:
         details=spec.details,
         row_bytes=spec.row_bytes,
         beside=spec.beside,
+        on_loss=spec.on_loss,
     )
 
 
@@ -205,6 +208,8 @@ def spec_from_wire(message: pb.TensorSpec) -> TensorSpec:
     bounds.short("tensor's name", message.name)
     bounds.short("name of the tensor beside it", message.beside)
     bounds.short("codec", message.codec)
+    if message.on_loss and message.on_loss not in ON_LOSS:
+        raise InvalidArgumentError(f"tensor {message.name!r} has on_loss={message.on_loss!r}")
     bounds.short("details", message.details, bounds.LONGEST_DETAILS)
     bounds.whole("number of extents", len(message.shape), 0, bounds.MOST_EXTENTS)
     try:
@@ -217,7 +222,7 @@ def spec_from_wire(message: pb.TensorSpec) -> TensorSpec:
         _partition_bytes(message.partition_bytes)
     spec = TensorSpec(
         message.name, dtype, tuple(message.shape), message.priority, message.partition_bytes, message.codec,
-        row_bytes=message.row_bytes, beside=message.beside, details=message.details,
+        row_bytes=message.row_bytes, beside=message.beside, on_loss=message.on_loss, details=message.details,
     )  # fmt: skip
     bounds.whole(f"bytes of tensor {spec.name!r}", spec.nbytes, 0, bounds.LARGEST_TENSOR)
     bounds.whole(f"bytes of a row of tensor {spec.name!r}", spec.row_bytes, 0, spec.nbytes)

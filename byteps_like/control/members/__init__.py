@@ -2,5 +2,5 @@
 
 The service imports it; it imports the types of control.
 
-Private: diagnosis, epoch, timers, vigilance.
+Private: diagnosis, timers, vigilance.
 """

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from byteps_like.control.types import View
 from byteps_like.errors import InvalidArgumentError
 
 
 class Barriers:
-    """The job's barriers by name: each is complete once all workers of the view in force have come.
+    """The job's barriers by name: each is complete once all workers of the view in force have come, but for those that
+    are left out.
 
     Workers are known by member number. Each counts its calls of a name, so a call that is repeated is not new. Who
     joins later counts from 0 all the same, and meets the others at the barrier they come to next.
@@ -15,6 +18,8 @@ class Barriers:
 
     def __init__(self) -> None:
         self._view: View | None = None
+        self._awaited: set[int] = set()
+        """Members that have to come."""
         self._arrived: dict[str, set[int]] = {}
         self._completed: dict[str, int] = {}
         self._before: dict[int, dict[str, int]] = {}
@@ -29,11 +34,11 @@ class Barriers:
             member: self._before[member] if member in self._before else dict(self._completed) for member in members
         }
         self._view = view
-        for name in self.pending():
-            self._arrived[name] &= members
-            if not self._arrived[name]:
-                del self._arrived[name]
-        return [name for name in self.pending() if self._complete(name)]
+        return self._await(set(members))
+
+    def leave_out(self, gone: Set[int]) -> list[str]:
+        """These members of the view in force come no more. Returns the names whose barriers waited only for them."""
+        return self._await(self._awaited - gone) if self._awaited & gone else []
 
     def arrive(self, name: str, number: int, member: int) -> bool:
         """True if the barrier is complete with `member`, whose call `number` (from 0) of `name` this is.
@@ -59,14 +64,24 @@ class Barriers:
     def missing(self, name: str) -> list[int]:
         """Ranks that have not come to `name`, in order."""
         arrived = self._arrived.get(name, set())
-        return [rank for member, rank in self._in_force().ranks.items() if member not in arrived]
+        missing = self._awaited - arrived
+        return [rank for member, rank in self._in_force().ranks.items() if member in missing]
 
     def pending(self) -> list[str]:
         """Names at which somebody waits."""
         return sorted(self._arrived)
 
+    def _await(self, members: set[int]) -> list[str]:
+        """Only these from now on. Returns the names whose barriers are complete with that."""
+        self._awaited = members
+        for name in self.pending():
+            self._arrived[name] &= members
+            if not self._arrived[name]:
+                del self._arrived[name]
+        return [name for name in self.pending() if self._complete(name)]
+
     def _complete(self, name: str) -> bool:
-        if self._arrived[name] != self._in_force().ranks.keys():
+        if self._arrived[name] != self._awaited:
             return False
         del self._arrived[name]
         self._completed[name] = self._completed.get(name, 0) + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from byteps_like.control.members.seats import JoinClaim, Seat, SeatState, describe
@@ -17,6 +18,8 @@ class Epoch:
     seats: dict[str, Seat]
     started: float
     failure: BytePSLikeError | None = None
+    can_lose_workers: bool = False
+    """Who lives goes on when a worker has died, or left."""
 
     def __post_init__(self) -> None:
         self._staying = self.view.size
@@ -27,9 +30,16 @@ class Epoch:
         return self.view.number
 
     def take_leave(self) -> int:
-        """Counts a worker that leaves in order; the number of those that have not."""
+        """Counts a worker that leaves in order; the number of those that stay."""
         self._staying -= 1
         return self._staying
+
+    def take_loss(self, lost: Sequence[Seat]) -> bool:
+        """Whether the epoch goes on without these, who have died; if so, counts them."""
+        if not self.can_lose_workers or len(lost) >= self._staying or not all(seat.is_worker for seat in lost):
+            return False
+        self._staying -= len(lost)
+        return True
 
     def workers(self) -> list[Seat]:
         """All workers, also those that have left."""
@@ -46,6 +56,14 @@ class Epoch:
     def left(self) -> list[Seat]:
         """Workers that have left in order."""
         return [seat for seat in self.workers() if seat.state is SeatState.LEFT]
+
+    def lost(self) -> list[Seat]:
+        """Workers that have died."""
+        return [seat for seat in self.workers() if seat.state is SeatState.LOST]
+
+    def gone(self) -> set[int]:
+        """Member numbers of workers that have left or died."""
+        return {seat.member.number for seat in [*self.left(), *self.lost()]}
 
     def holder(self, claim: JoinClaim) -> Seat | None:
         """The running member whose rank `claim` wants."""

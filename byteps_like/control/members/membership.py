@@ -201,7 +201,7 @@ class Membership:
         """A member warns everybody; a stalled round after a worker has left is a failure: nobody will complete it."""
         self.running(id)
         gone = self._current().left()
-        if isinstance(error, StalledError) and gone:
+        if isinstance(error, StalledError) and gone and not self._current().can_lose_workers:
             text = f"{error}; {describe_all(gone)} left the job and will not contribute"
             self.fail(StalledError(text, peer=describe(gone[0].member), key=error.key, operation=error.operation), now)
         else:
@@ -380,15 +380,23 @@ class Membership:
         for seat in seats:
             seat.state = SeatState.LOST if seat.state is SeatState.RUNNING else seat.state
         if running:
-            text = f"{describe_all(running)} died: the connection to the scheduler broke, and {why}"
-            peer = f"{running[0].member.role.value} {running[0].member.rank}"
-            self.fail(PeerLostError(text, peer=peer, operation="watch"), now)
+            self._go_on_without(running, f"the connection to the scheduler broke, and {why}", now)
         for seat in seats:
             if seat.state is SeatState.WAITING:
                 text = f"{describe(seat.member)} died while the world was forming"
                 self.refusals.append(text)
                 self._warn([other for other in self.forming.seats() if other is not seat], text, now)
             self._forget(seat, now)
+
+    def _go_on_without(self, lost: list[Seat], why: str, now: float) -> None:
+        """If the epoch can; else it ends."""
+        text = f"{describe_all(lost)} died: {why}"
+        if self.state is JobState.RUNNING and self._current().take_loss(lost):
+            ranks = tuple(seat.member.rank for seat in lost)
+            self._send(self._current().present(), WatchEvent(EventKind.LOST, text, ranks=ranks))
+        else:
+            peer = f"{lost[0].member.role.value} {lost[0].member.rank}"
+            self.fail(PeerLostError(text, peer=peer, operation="watch"), now)
 
     def _forget(self, seat: Seat, now: float) -> None:
         if self._seats.pop(seat.id, None) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -44,6 +44,8 @@ class Declarations:
         self._view, self._placer = view, placer
         self._entries: dict[str, _Entry] = {}
         self._parts = 0
+        self._kept = Counter[str]()
+        """How many tensors that servers keep there are of each `on_loss`."""
         self._names: dict[int, str] = {}
         """By tensor id, those of the last places that tensors have left included."""
         self._next_id = 0
@@ -84,10 +86,17 @@ class Declarations:
         if not entry.retired.issuperset(entry.members):
             return
         del self._entries[entry.declared.spec.name]
+        self._kept[entry.declared.spec.on_loss] -= 1
         self._parts -= len(entry.newest.partitions)
         self._placer.leave(entry.newest)
         for number in (entry.declared.tensor_id, *entry.moved):
             self._names.pop(number, None)
+
+    @property
+    def can_lose_workers(self) -> bool:
+        """Whether those who live can finish when a worker has died: there are tensors that servers keep, and all of
+        these are declared so."""
+        return self._kept["finish"] > 0 and self._kept["raise"] == 0
 
     def name_keys(self, text: str) -> str:
         """`text` with names for the keys in it: servers know keys only."""
@@ -133,6 +142,7 @@ class Declarations:
         if entry is None:
             placed = self._place(spec)
             entry = self._entries[spec.name] = _Entry(placed, placed)
+            self._kept[spec.on_loss] += 1
         if member not in entry.members:
             entry.members.append(member)
         entry.retired.discard(member)
@@ -143,7 +153,7 @@ class Declarations:
         if entry is None:
             return
         first = entry.declared.spec
-        if (first.dtype, first.shape, first.codec) != (spec.dtype, spec.shape, spec.codec):
+        if _agreed(first) != _agreed(spec):
             ranks = sorted(self._view.ranks[other] for other in entry.members)
             raise _mismatch(spec, self._view.ranks[member], first, ranks)
 
@@ -178,6 +188,12 @@ def _mismatch(spec: TensorSpec, rank: int, first: TensorSpec, ranks: list[int]) 
     )
 
 
+def _agreed(spec: TensorSpec) -> tuple[object, ...]:
+    """What all ranks must declare alike."""
+    return spec.dtype, spec.shape, spec.codec, spec.on_loss
+
+
 def _show(spec: TensorSpec) -> str:
     codec = f" by codec {spec.codec}" if spec.codec else ""
-    return f"{spec.dtype.name.lower()} {list(spec.shape)}{codec}"
+    kept = f" with on_loss={spec.on_loss!r}" if spec.on_loss else ""
+    return f"{spec.dtype.name.lower()} {list(spec.shape)}{codec}{kept}"

@@ -42,7 +42,7 @@ class SavedAlike(Saved):
         }
 
     @override
-    def meet(self, word: str) -> list[str]:
+    def meet(self, word: str) -> dict[int, str]:
         own, every = np.zeros(MAX_WORD, np.uint8), np.zeros((self.ranks, MAX_WORD), np.uint8)
         said = word.encode()[:MAX_WORD]
         own[: len(said)] = np.frombuffer(said, np.uint8)
@@ -50,7 +50,7 @@ class SavedAlike(Saved):
             own.ctypes.data, every.ctypes.data, [MAX_WORD] * self.ranks, DType.UINT8,
             CallOptions(traffic=Traffic.CONTROL),
         ).wait()  # fmt: skip
-        return [one.tobytes().rstrip(b"\0").decode(errors="ignore") for one in every]
+        return {rank: one.tobytes().rstrip(b"\0").decode(errors="ignore") for rank, one in enumerate(every)}
 
     @override
     def contents(self, *, every: bool) -> Iterator[SavedContent | Void]:

@@ -110,10 +110,10 @@ def _write_own(part: SavedPartWriter, own: Sequence[Buffer]) -> SavedOwn | None:
 
 
 def _conclude(saved: Saved, folder: Path, token: str) -> int:
-    """Rank 0 writes the manifest; the version."""
+    """The first rank writes the manifest; the version."""
     error: BytePSLikeError | None = None
     version = 0
-    if saved.rank == 0:
+    if saved.turn == 0:
         try:
             version = _write_manifest(saved, folder, token)
         except BytePSLikeError as failed:
@@ -122,7 +122,7 @@ def _conclude(saved: Saved, folder: Path, token: str) -> int:
 
 
 def _write_manifest(saved: Saved, folder: Path, token: str) -> int:
-    indexes = [read_index(folder, f"{_PART}{token}-{rank:05}.json") for rank in range(saved.ranks)]
+    indexes = [read_index(folder, f"{_PART}{token}-{rank:05}.json") for rank in saved.present]
     pieces: dict[str, list[SavedPiece]] = {}
     for index in indexes:
         for name, some in index.pieces.items():
@@ -133,7 +133,7 @@ def _write_manifest(saved: Saved, folder: Path, token: str) -> int:
     }
     version = min((piece.version for some in pieces.values() for piece in some), default=0)
     own = tuple(index.own for index in indexes if index.own is not None)
-    manifest = Manifest(saved.name, version, saved.ranks, tensors, own)
+    manifest = Manifest(saved.name, version, len(saved.present), tensors, own)
     write_manifest(folder, manifest)
     remove_others(folder, manifest.files(), _PART)
     return version
@@ -163,8 +163,9 @@ def put(
     saved: Saved, manifest: Manifest, read: ReadPiece, what: str, take_own: Callable[[], None] = lambda: None
 ) -> None:
     """Has kept what was saved: nothing is changed before all ranks have read and verified theirs."""
-    saved.clear()
     saved.agree(what)
+    saved.clear()
+    saved.agree("begin to restore")
     error: BytePSLikeError | None = None
     try:
         saved.bring(manifest, read)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from byteps_like.errors import PeerLostError
 from byteps_like.store.saving.manifest import SavedTensor
 from byteps_like.store.saving.saved import Saved
 from byteps_like.store.versions import Versions
@@ -113,26 +112,19 @@ class SavedStore:
             for one, head in zip(some, decode_heads(answer), strict=True)
         }
 
-    def meet(self, word: str) -> list[str]:
-        """Blocks until all ranks have come, each behind its contributions so far; what each has said, by rank. Raises
-        PeerLostError where one has left, and MismatchError where ranks have different keys."""
+    def meet(self, word: str) -> dict[int, str]:
+        """Blocks until all ranks that are left have come, each behind its contributions so far; what each has said, by
+        rank. Raises MismatchError where ranks have different keys."""
         if not self.keys:
             self.worker.barrier()
-            return [word]
+            return {self.worker.rank: word}
         said = word.encode()[:MAX_WORD]
         requests = [
             SavingRequest(some[0].declared, some[0].part, encode_cut(numbers, said), numbers)
             for some, numbers in self._cuts()
         ]
         words = decode_words(self.ask(requests)[0])
-        left = [str(rank) for rank, one in enumerate(words) if one is None]
-        if left:
-            raise PeerLostError(
-                f"ranks {', '.join(left)} have left, and with them their part of {self.name!r}: save and restore while"
-                " all ranks are there",
-                operation="checkpoint",
-            )
-        return [one.decode(errors="ignore") for one in words if one is not None]
+        return {rank: one.decode(errors="ignore") for rank, one in enumerate(words) if one is not None}
 
     def _cuts(self) -> Iterator[tuple[list[SavedKey], list[int]]]:
         """By shard, its keys, in an order that is that of all ranks."""

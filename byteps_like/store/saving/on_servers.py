@@ -29,7 +29,6 @@ class SavedOnServers(Saved):
     def __init__(self, store: SavedStore) -> None:
         self.name, self.rank, self.ranks = store.name, store.worker.rank, store.worker.size
         self._store = store
-        self._own = store.keys[self.rank :: self.ranks]
 
     @property
     @override
@@ -37,7 +36,7 @@ class SavedOnServers(Saved):
         return {name: one.saved for name, one in self._store.tensors.items()}
 
     @override
-    def meet(self, word: str) -> list[str]:
+    def meet(self, word: str) -> dict[int, str]:
         return self._store.meet(word)
 
     @override
@@ -58,7 +57,7 @@ class SavedOnServers(Saved):
             self._store.ask(_writes(one, manifest.tensors[one.tensor], heads[one.key].state_bytes, read))
         for name, saved in manifest.tensors.items():
             if saved.is_table:
-                for piece in saved.pieces[self.rank :: self.ranks]:
+                for piece in saved.pieces[self.turn :: len(self.present)]:
                     self._store.ask(self._row_writes(name, read(piece)))
 
     @override
@@ -71,6 +70,11 @@ class SavedOnServers(Saved):
             self._store.tensors[one.tensor].versions.restored(one.number, _version(manifest, one))
         for call in self._store.after_restore:
             call(self)
+
+    @property
+    def _own(self) -> list[SavedKey]:
+        """This rank's share."""
+        return self._store.keys[self.turn :: len(self.present)]
 
     def _of(self, keys: list[SavedKey], *, tables: bool) -> list[SavedKey]:
         return [one for one in keys if self._store.tensors[one.tensor].saved.is_table == tables]

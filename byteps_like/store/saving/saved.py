@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from byteps_like.errors import BytePSLikeError, MismatchError, from_code
+from byteps_like.errors import BytePSLikeError, MismatchError, PeerLostError, from_code
 from byteps_like.store.saving.manifest import Manifest, SavedPiece, SavedTensor
 from byteps_like.wire.crc32c import Buffer
 from byteps_like.wire.saving import MAX_WORD
@@ -50,15 +50,23 @@ class Saved(ABC):
     name: str
     rank: int
     ranks: int
+    present: tuple[int, ...] = ()
+    """Ranks that came to the first meeting: they do it all among them."""
 
     @property
     @abstractmethod
     def tensors(self) -> Mapping[str, SavedTensor]:
         """As a manifest describes them, without pieces."""
 
+    @property
+    def turn(self) -> int:
+        """This rank's place among those present: the first decides, and each has its share."""
+        return self.present.index(self.rank)
+
     @abstractmethod
-    def meet(self, word: str) -> list[str]:
-        """Blocks until all ranks have come, each behind its contributions so far; what each has said, by rank."""
+    def meet(self, word: str) -> dict[int, str]:
+        """Blocks until all ranks that are left have come, each behind its contributions so far; what each has said, by
+        rank, ascending."""
 
     @abstractmethod
     def contents(self, *, every: bool) -> Iterator[SavedContent | Void]:
@@ -81,12 +89,13 @@ class Saved(ABC):
         """All ranks have committed."""
 
     def agree(self, what: str, error: BytePSLikeError | None = None, *, note: str = "") -> list[str]:
-        """Meets with the others; a note of each. Raises this rank's `error`, or that of another, and MismatchError
-        unless all have come to do `what`."""
+        """Meets with the others; a note of each that is present. Raises this rank's `error`, or that of another,
+        MismatchError unless all have come to do `what`, and PeerLostError where one is gone that had a share."""
         words = self.meet(f"!{int(error.code)}\n{error}" if error is not None else f"{note}\n{what}")
         if error is not None:
             raise error
-        for rank, word in enumerate(words):
+        self._check_present(tuple(words))
+        for rank, word in words.items():
             first, _, rest = word.partition("\n")
             if first.startswith("!"):
                 raise from_code(int(first[1:]), f"rank {rank}: {rest}", rank=rank)
@@ -95,4 +104,14 @@ class Saved(ABC):
                     f"{self.name!r}: the ranks disagree: rank {self.rank} wants to {what}; rank {rank} to {rest}",
                     rank=self.rank,
                 )
-        return [word.partition("\n")[0] for word in words]
+        return [word.partition("\n")[0] for word in words.values()]
+
+    def _check_present(self, here: tuple[int, ...]) -> None:
+        self.present = self.present or here
+        gone = [str(rank) for rank in self.present if rank not in here]
+        if gone:
+            raise PeerLostError(
+                f"rank {self.rank}: rank {', '.join(gone)} is gone, and with it its share of {self.name!r}: try again",
+                rank=self.rank,
+                operation="checkpoint",
+            )

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from byteps_like.dtypes import DType
-from byteps_like.errors import BytePSLikeError, InvalidArgumentError
+from byteps_like.errors import BytePSLikeError, InvalidArgumentError, PeerLostError
 from byteps_like.store.arrays import Array
 from byteps_like.store.combining.registry import combining_by
 from byteps_like.store.policies.bounded import Asp
@@ -95,6 +95,13 @@ class Above:
         """All tensors are exchanged once more, contributions so far with them. All ranks call it, in an `idle` block.
         Raises on all of them what the exchanges have ended with."""
         saved.agree("exchange values with the upper group")
+        if LEADER not in saved.present:
+            raise PeerLostError(
+                f"rank {LEADER} exchanges values of {saved.name!r} with the upper group, and is gone: what the site has"
+                " done since its last exchange stays below",
+                rank=saved.rank,
+                operation="finish",
+            )
         error: BytePSLikeError | None = None
         try:
             if self._relay is not None:

@@ -69,6 +69,7 @@ class LowComm:
         codec: str | Codec = "",
         feedback: float = 0.95,
         upper: Upper | None = None,
+        on_loss: str = "raise",
         **others: Any,
     ) -> None:
         """All ranks make it, with the same arguments.
@@ -86,14 +87,16 @@ class LowComm:
             since the last, or a function of both numbers.
         codec, feedback: contributions travel encoded; `feedback`, from 0 to 1, of what a codec leaves out is added to
             the next one. "sparseloco" is SparseLoCo: 146 times fewer bytes. They go from every rank to every other, but
-            with a quorum or `upper` to servers, and the common weights come back as they are.
+            with a quorum, `upper` or `on_loss` to servers, and the common weights come back as they are.
         upper: a group of servers above this job's and those of other sites (docs/how-to/sites.md), as in HALoS.
+        on_loss: "raise", or "finish": when a rank dies the others go on (docs/how-to/survive-losses.md). Needs servers.
 
         Raises InvalidArgumentError for values out of bounds and parameters that can't be averaged, TypeError for
         arguments that nobody knows.
         """
         given = {"every": every, "fragments": fragments, "delay": delay, "mix": mix, "quorum": quorum, "grace": grace,
-                 "weight": weight, "codec": codec, "feedback": feedback, "upper": upper}  # fmt: skip
+                 "weight": weight, "codec": codec, "feedback": feedback, "upper": upper,
+                 "on_loss": on_loss}  # fmt: skip
         self._terms = low_comm_terms(given, others)
         self._outer = Nesterov(lr=0.7, momentum=0.9) if outer is None else outer
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -33,7 +33,8 @@ class StoreRounds(OuterRounds):
         kept = dict(zip(self._names, values, strict=True))
         self._store = Store(
             name, kept, consistency=self._policy, update=outer, whole=outer.whole, together=False,
-            codec=self._codec or "", feedback=terms.feedback if self._codec else None, upper=terms.upper, worker=worker,
+            codec=self._codec or "", feedback=terms.feedback if self._codec else None, upper=terms.upper,
+            on_loss=terms.on_loss, worker=worker,
         )  # fmt: skip
         self._reads: dict[int, Future] = {}
         self._pushes: list[deque[Future]] = [deque() for _ in values]

@@ -24,7 +24,7 @@ from byteps_like.control.placing.racks import Ways, owner_weights, racks_of
 from byteps_like.control.placing.weights import hosts_of
 from byteps_like.control.types import EventKind, Member, View, WatchEvent
 from byteps_like.dtypes import Op
-from byteps_like.errors import BytePSLikeError, Code, DeadlineError, from_code
+from byteps_like.errors import BytePSLikeError, Code, DeadlineError, PeerLostError, from_code
 from byteps_like.timeline.recorder import recorder
 from byteps_like.worker.api import (
     Answer,
@@ -495,7 +495,9 @@ class NativeWorker(Stands):
             self._client.report(error)
 
     def _on_control_event(self, event: WatchEvent) -> None:
-        if event.kind is EventKind.WARNING:
+        if event.kind is EventKind.LOST:
+            self._go_on_without(event.ranks, event.text)
+        elif event.kind is EventKind.WARNING:
             logger.warning("rank %d: %s", self.rank, self._catalogue.name_keys(event.text))
         elif event.disagreement is not None:
             for who in self._attending:
@@ -511,6 +513,12 @@ class NativeWorker(Stands):
             self._verdict.told(error)
             self._engine.fail(int(error.code), str(error))
             self._communicator.fail(error)
+
+    def _go_on_without(self, ranks: Sequence[int], why: str) -> None:
+        """These have died, and servers have let go of them. What needs them fails."""
+        logger.warning("rank %d: %s; the others go on", self.rank, why)
+        for rank in ranks:
+            self._communicator.lose(rank, PeerLostError(why, rank=self.rank, peer=f"worker {rank}"))
 
     def _parts(self, partitions: Sequence[Partition], racked: bool) -> list[tuple[int, int, int, int]]:
         """With the channel that each goes by: to its owner, or to an aggregator of this worker's rack."""

@@ -108,3 +108,48 @@ def test_it_says_how_to_attach_and_a_log_holds_no_progress_line(launcher, tmp_pa
     result = launcher.finish(process)
     assert result.code == 0, result
     assert "byteps-like · " not in result.err
+
+
+KEEPS = """
+import os, signal
+import numpy as np
+from byteps_like.config import Config
+from byteps_like.store import Store
+from byteps_like.worker.session import connect
+
+worker = connect(Config.from_env())
+store = Store("s", {"w": np.zeros(3, np.int64)}, consistency="asp", combine="sum", on_loss="finish", worker=worker)
+own = np.eye(3, dtype=np.int64)[worker.rank]
+for step in range(40):
+    if worker.rank in (VICTIMS) and step == 20:
+        os.kill(os.getpid(), signal.SIGKILL)
+    store.push("w", own).wait(20)
+store.finish()
+out = np.zeros(3, np.int64)
+store.pull("w", out).wait(20)
+print("counted", *out, flush=True)
+worker.close()
+"""
+
+
+def test_the_others_finish_while_enough_workers_are_left(launcher):
+    script = KEEPS.replace("VICTIMS", "1,")
+    result = launcher.run("-n 3 -s 1 --min-workers 2", sys.executable, "-c", script)
+    assert result.code == 0, result
+    assert [line.partition("│ ")[2] for line in result.out.splitlines()].count("counted 40 20 40") == 2
+    assert "worker 1 failed (killed by signal 9 (SIGKILL)" in result.err and "the others finished" in result.err
+    assert launcher.left() == []
+
+
+@pytest.mark.parametrize(("options", "victims"), [("", "1,"), ("--min-workers 2", "1, 2")])
+def test_a_failure_too_many_ends_the_job(launcher, options, victims):
+    script = KEEPS.replace("VICTIMS", victims).replace("range(40)", "range(10**6)")
+    result = launcher.run(f"-n 3 -s 1 {options}", sys.executable, "-c", script)
+    assert result.code == 137, result
+    assert "failed first: killed by signal 9" in result.err
+    assert launcher.left() == []
+
+
+def test_more_workers_must_not_be_left_than_there_are(launcher):
+    result = launcher.run("-n 2 --min-workers 3", sys.executable, "-c", "")
+    assert result.code == 2 and "3 of 2 workers" in result.err

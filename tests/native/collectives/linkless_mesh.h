@@ -27,6 +27,7 @@ class LinklessMesh : public Mesh {
     return world_.peers[peer].host_id == world_.peers[world_.rank].host_id;
   }
   void Cut(uint32_t, const Status&) override {}
+  void Lose(uint32_t, const Status&) override {}
   void Redirect(WayTo, std::byte*) override {}
   bool TakesOffers(WayTo) override { return false; }
   bool Offer(WayTo, const Header&, std::byte*, uint64_t) override { return false; }

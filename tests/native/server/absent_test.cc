@@ -159,7 +159,7 @@ TEST_CASE("an absent rank that doesn't come is named, and one that leaves") {
   other.Send(goodbye);
   const std::string error = link.ReceiveError();
   CHECK(Contains(error, "key 7, round 0: waiting for rank 1; have rank 0"));
-  CHECK(Contains(error, "rank 1 has left"));
+  CHECK(Contains(error, "rank 1 is no longer in the job"));
 }
 
 TEST_CASE("an absent rank is told once that the round is over, and again over a new link") {

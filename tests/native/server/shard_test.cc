@@ -121,7 +121,28 @@ TEST_CASE("a rank that leaves in the middle of its contribution is named at once
   leaving.Send(Goodbye(0));
   waiting.Send(PushHeader(1, 3, 0, 8192));
   const std::string error = waiting.ReceiveError();
-  CHECK(Contains(error, "rank 0 has left the job"));
+  CHECK(Contains(error, "rank 0 is no longer in the job"));
+}
+
+TEST_CASE("a rank that has died is waited for no more, and its link stays closed") {
+  Shard shard({.on_event = [](Code, const std::string&, bool) {}});
+  REQUIRE(shard.Start().ok());
+  shard.SetWorld({1, NumbersOf(2)});
+  auto dead = MakeStreams(FreshUrl("inproc")), again = MakeStreams(FreshUrl("inproc")),
+       alive = MakeStreams(FreshUrl("inproc"));
+  shard.AddLink(std::move(dead.server), {.rank = 0, .view = 1, .number = 1});
+  shard.AddLink(std::move(alive.server), {.rank = 1, .view = 1, .number = 2});
+  RawLink before(std::move(dead.client)), after(std::move(again.client)), waiting(std::move(alive.client));
+  shard.LeaveOut(2, 0);  // of an epoch that isn't
+  shard.LeaveOut(1, 7);  // nor is there such a rank
+  waiting.Send(PushHeader(1, 3, 0, 8192));
+  shard.LeaveOut(1, 0);
+  shard.LeaveOut(1, 0);
+  CHECK(!before.Receive().has_value());
+  const std::string error = waiting.ReceiveError();
+  CHECK(Contains(error, "rank 0 is no longer in the job"));
+  shard.AddLink(std::move(again.server), {.rank = 0, .view = 1, .number = 3});
+  CHECK(!after.Receive().has_value());
 }
 
 TEST_CASE("what breaks the protocol fails the job, and names who and how") {

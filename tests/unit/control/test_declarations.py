@@ -107,6 +107,45 @@ def test_barriers() -> None:
     assert not barriers.arrive("a", 1, 1)
 
 
+def test_barriers_without_those_who_come_no_more() -> None:
+    barriers = Barriers()
+    barriers.follow(view_of(range(4)))
+    assert not any([barriers.arrive("a", 0, 0), barriers.arrive("a", 0, 1), barriers.arrive("b", 0, 3)])
+    assert barriers.leave_out({3}) == []
+    assert (barriers.missing("a"), barriers.pending()) == ([2], ["a"])
+    assert barriers.leave_out({3}) == []
+    assert barriers.leave_out({2, 3}) == ["a"]
+    assert [barriers.arrive("b", 0, member) for member in (0, 1)] == [False, True]
+    barriers.follow(view_of(range(5, 7), number=2))
+    assert [barriers.arrive("b", 0, member) for member in (5, 6)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "can"), [([], False), ([""], False), (["finish", ""], True), (["finish", "raise"], False)]
+)
+def test_workers_can_be_lost_where_all_that_servers_keep_is_declared_so(kinds: list[str], can: bool) -> None:
+    table = Declarations(view_of(range(2)), Placer([1], 4096))
+    table.declare(0, [TensorSpec(f"w{n}", DType.INT8, (9,), on_loss=kind) for n, kind in enumerate(kinds)])
+    assert table.can_lose_workers is can
+
+
+def test_what_is_let_go_of_has_no_say_in_losses() -> None:
+    table = Declarations(view_of(range(2)), Placer([1], 4096))
+    specs = [TensorSpec(kind, DType.INT8, (9,), on_loss=kind) for kind in ("raise", "finish")]
+    raising, _ = [placed for rank in (0, 1) for placed in table.declare(rank, specs)][:2]
+    table.retire(0, [raising.tensor_id])
+    assert not table.can_lose_workers
+    table.retire(1, [raising.tensor_id])
+    assert table.can_lose_workers
+
+
+def test_on_loss_is_agreed_on_and_named() -> None:
+    table = Declarations(view_of(range(2)), Placer([1], 4096))
+    table.declare(0, [TensorSpec("w", DType.FLOAT32, (3,), on_loss="finish")])
+    with pytest.raises(MismatchError, match=r"rank 1 declared .* with on_loss='raise', but rank 0 .*on_loss='finish'"):
+        table.declare(1, [TensorSpec("w", DType.FLOAT32, (3,), on_loss="raise")])
+
+
 def test_a_tensor_beside_another_has_its_cuts_and_shards_and_follows_it() -> None:
     table = Declarations(view_of(range(3)), Placer([2, 2], 4096))
     shape = (20_000,)

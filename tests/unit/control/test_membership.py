@@ -196,6 +196,58 @@ def test_a_lost_worker_fails_the_epoch_and_is_named_to_all(job: Job) -> None:
         job.membership.running("w0")
 
 
+def go_on_without_the_lost(job: Job) -> None:
+    """From here on the epoch can lose workers."""
+    assert job.membership.epoch is not None
+    job.membership.epoch.can_lose_workers = True
+
+
+def test_where_values_outlive_workers_the_others_are_told_and_go_on(job: Job) -> None:
+    job.form()
+    go_on_without_the_lost(job)
+    job.do("broken", "w1")
+    job.wait(1.0)
+    for id in ("w0", "w2", "s0", "s1"):
+        (lost,) = job.events(id, EventKind.LOST)
+        assert lost.ranks == (1,)
+        assert "worker 1 (host host1, pid 101) died" in lost.text
+        assert job.events(id, EventKind.FAILED) == []
+    assert job.state is JobState.RUNNING
+    with pytest.raises(RefusedError):
+        job.membership.running("w1")
+    job.do("warn", "s0", StalledError("'w' waits for rank 2"))
+    assert job.state is JobState.RUNNING
+    job.do("leave", "w0", False)
+    assert job.state is JobState.RUNNING
+    job.do("leave", "w2", False)
+    job.wait(2.0)
+    assert job.state is JobState.ENDED
+    assert job.membership.epoch is not None and job.membership.epoch.failure is None
+
+
+@pytest.mark.parametrize("lost", [["s0"], ["w0", "w1", "w2"], ["w1", "s1"]])
+def test_no_epoch_goes_on_without_a_server_or_without_workers(job: Job, lost: list[str]) -> None:
+    job.form()
+    go_on_without_the_lost(job)
+    for id in lost:
+        job.do("broken", id)
+    job.wait(1.0)
+    (left, *_) = [id for id in ("w0", "w1", "w2", "s0", "s1") if id not in lost]
+    assert isinstance(job.failure(left), PeerLostError)
+
+
+def test_the_last_of_several_losses_ends_what_went_on_before(job: Job) -> None:
+    job.form()
+    go_on_without_the_lost(job)
+    for id in ("w0", "w1"):
+        job.do("broken", id)
+        job.wait(1.0)
+    assert [event.ranks for event in job.events("s0", EventKind.LOST)] == [(0,), (1,)]
+    job.do("broken", "w2")
+    job.wait(1.0)
+    assert isinstance(job.failure("s0"), PeerLostError)
+
+
 def test_a_member_that_comes_back_in_time_is_not_lost(job: Job) -> None:
     job.form()
     job.do("broken", "w1")

@@ -63,6 +63,12 @@ class Members(RuleBasedStateMachine):
         assert epoch is not None
         self.job.get_ready(*(seat.id for seat in epoch.servers() if seat.state is SeatState.RUNNING))
 
+    @precondition(lambda self: self.job.state is JobState.RUNNING)
+    @rule(can=st.booleans())
+    def values_may_outlive_workers(self, can: bool) -> None:
+        assert self.job.membership.epoch is not None
+        self.job.membership.epoch.can_lose_workers = can
+
     @rule(seconds=st.sampled_from([0.1, 1.0, 30.0, 100.0]))
     def time_passes(self, seconds: float) -> None:
         self.job.wait(seconds)
@@ -103,6 +109,13 @@ class Members(RuleBasedStateMachine):
             assert len(self.job.events(id, EventKind.ENDED)) <= 1
             if any(seat.id == id and seat.member.role is MemberRole.WORKER for seat in self.job.membership.seats()):
                 assert len(self.job.events(id, EventKind.FAILED)) <= 1
+
+    @invariant()
+    def a_loss_is_told_to_those_who_stay_and_each_once(self) -> None:
+        for id in self.job.inbox:
+            told = [rank for event in self.job.events(id, EventKind.LOST) for rank in event.ranks]
+            assert len(told) <= 3 * len(self.job.worlds(id))
+            assert all(event.ranks for event in self.job.events(id, EventKind.LOST))
 
     @invariant()
     def states_agree(self) -> None:

@@ -26,6 +26,7 @@ STAYS_HERE = {
 
 KNOWN: dict[tuple[type, str], Any] = {
     (TensorSpec, "codec"): "onebit:block=64",
+    (TensorSpec, "on_loss"): "finish",
     (TensorSpec, "partition_bytes"): 4096,
     (View, "incarnation"): b"0123456789abcdef",
 }
