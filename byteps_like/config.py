@@ -32,6 +32,11 @@ class Config:
     scheduler: str = _setting(
         "", "Address host:port of the job's scheduler; empty: there is no scheduler outside this process."
     )
+    scheduler_state: str = _setting(
+        "",
+        "Folder on a local disk in which the scheduler keeps what it decides, so that the next one goes on from it;"
+        " empty: the job ends with its scheduler.",
+    )
     secret: str = _setting("", "Secret of the job; never given on a command line. Overrides secret_file.", secret=True)
     secret_file: str = _setting("", "File that contains the job's secret, readable only by its owner.")
     rank: int = _setting(-1, "Global rank of this worker or server; -1: the scheduler assigns it.", told=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -32,6 +33,13 @@ def scheduler(
     ] = None,
     job: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
     tls: Annotated[bool, typer.Option("--tls", help="Encrypt, as all members of the job do.")] = False,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="Folder to keep decisions in: started again with it, the scheduler goes on with the job."),
+    ] = None,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="With --state: wait until the scheduler that has the folder ends.")
+    ] = False,
 ) -> None:
     """Runs the scheduler of one job until the job has ended.
 
@@ -39,11 +47,15 @@ def scheduler(
     """
     from byteps_like.control.calls.scheduler import run_scheduler
 
+    folder = None if state is None else str(state)
     config = Config.from_env(
-        role="scheduler", job=job, world_size=workers, num_servers=servers, tls="on" if tls else None
-    )
+        role="scheduler", job=job, world_size=workers, num_servers=servers, tls="on" if tls else None,
+        scheduler_state=folder,
+    )  # fmt: skip
+    if standby and not config.scheduler_state:
+        raise typer.BadParameter("there is nothing to wait for without --state", param_hint="--standby")
     config = replace(config, scheduler=listen_on(config.scheduler, host, port))
-    raise typer.Exit(run_scheduler(config, lambda address: _announce(address, config)))
+    raise typer.Exit(run_scheduler(config, lambda address: _announce(address, config), standby=standby))
 
 
 def listen_on(configured: str, host: str | None, port: int | None) -> str:

@@ -57,6 +57,8 @@ def of_service(base: Mapping[str, str], shape: JobShape, role: str, rank: int) -
         "BYTEPS_LIKE_NUM_SERVERS": str(shape.servers),
         "PYTHONUNBUFFERED": "1",
     }
+    if role == "scheduler":
+        environment["BYTEPS_LIKE_SCHEDULER_STATE"] = str(shape.secret_file.parent / "scheduler")
     if shape.shards is not None:
         environment["BYTEPS_LIKE_SHARDS"] = str(shape.shards)
     return environment

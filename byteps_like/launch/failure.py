@@ -40,9 +40,7 @@ class Failure:
     @property
     def how(self) -> str:
         """How it ended, in words."""
-        if self.exit_status >= 0:
-            return f"exit code {self.exit_status}"
-        return f"killed by {signal_name(-self.exit_status)}"
+        return in_words(self.exit_status)
 
     @property
     def cause(self) -> str:
@@ -52,6 +50,11 @@ class Failure:
             if _EXCEPTION.match(line):
                 return line.strip()
         return next((line.strip() for line in reversed(self.excerpt) if line.strip()), "")
+
+
+def in_words(status: int) -> str:
+    """How a process ended, in words; `status` as in subprocess."""
+    return f"exit code {status}" if status >= 0 else f"killed by {signal_name(-status)}"
 
 
 def signal_name(number: int) -> str:

@@ -30,6 +30,8 @@ from byteps_like.launch.stopping import Stopping, Why, steps_for
 READ_BYTES = 1 << 16
 LIVE_SECONDS = 0.1
 IDLE_SECONDS = 1.0
+_MOST_DEATHS, _DEATHS_SECONDS = 3, 60.0
+"""Of schedulers, in so many seconds, that the job outlives."""
 TIMEOUT_EXIT_CODE = 124
 MonitorFactory = Callable[[str, Path, str], Monitor]
 """Makes the source of the summary line from (scheduler address, secret file, job)."""
@@ -60,6 +62,8 @@ class Job:
         self._signal: signal.Signals | None = None
         self._started = time.monotonic()
         self._address = b""
+        self._lost_schedulers: list[float] = []
+        """When they died."""
 
     def run(self) -> int:
         """Starts everything, waits for the end and says why it came, last of all.
@@ -80,6 +84,8 @@ class Job:
     # -- starting ------------------------------------------------------------------------------------------------------
 
     def _start_scheduler(self) -> None:
+        """The first, or another one in place of one that died, at its address and from where it stopped."""
+        self._address = b""
         read_end, write_end = os.pipe()
         try:
             self._spawn(ChildPart("scheduler", 0), scheduler_command(write_end), pass_fds=(write_end,))
@@ -95,7 +101,7 @@ class Job:
             return
         self._selector.unregister(descriptor)
         os.close(descriptor)
-        if self._address.endswith(b"\n") and self._stopping is None:
+        if self._address.endswith(b"\n") and self._stopping is None and not self._workers:
             self._shape = replace(self._shape, scheduler=self._address.decode().strip())
             self._start_members()
 
@@ -207,6 +213,20 @@ class Job:
             self._show(output, output.splitter.finish())
         child.reap(time.monotonic())
         self._selector.unregister(child.pidfd)
+        if child.part.role == "scheduler" and self._stopping is None and self._workers and child.exit_status:
+            self._replace_scheduler(child)
+
+    def _replace_scheduler(self, dead: Child) -> None:
+        """Members wait for another one, and steps go on; not if schedulers die one after the other."""
+        self._lost_schedulers.append(time.monotonic())
+        recent = [at for at in self._lost_schedulers if at > time.monotonic() - _DEATHS_SECONDS]
+        if len(recent) > _MOST_DEATHS:
+            return
+        how = failure.in_words(dead.exit_status or 0)
+        self._display.note(f"byteps-like: the scheduler died ({how}); another one goes on where it stopped")
+        self._services.remove(dead)
+        dead.close()
+        self._start_scheduler()
 
     def _decide(self, now: float) -> bool:
         if self._stopping is None:

@@ -2,5 +2,5 @@
 
 Members and launchers import it; it imports the other rooms of control.
 
-Private: service, session, status, wire.
+Private: journal, service, session, status, wire.
 """

@@ -54,7 +54,6 @@ class ControlClient:
         self._left = False
         self._callbacks: list[Callable[[WatchEvent], None]] = []
         self._unheard: deque[WatchEvent] = deque(maxlen=_UNHEARD)
-        self._barrier_numbers: dict[str, int] = {}
         self._retired: list[int] = []
         self._stats_source: Callable[[], Mapping[str, float]] = dict
 
@@ -174,10 +173,10 @@ class ControlClient:
         """
         session = self._joined()
         seconds = self.config.stall_timeout if timeout is None else bounds.finite("timeout", timeout)
-        number = self._barrier_numbers.get(name, 0)
+        number = session.barriers.get(name, 0)
         request = pb.BarrierRequest(member_id=session.id, name=name, timeout_s=seconds, number=number)
         self._loop.run(session.call("Barrier", request, seconds + CALL_SECONDS))
-        self._barrier_numbers[name] = number + 1
+        session.barriers[name] = number + 1
 
     # --- what members tell ---
 

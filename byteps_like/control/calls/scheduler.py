@@ -10,10 +10,12 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from byteps_like import log as logs
 from byteps_like.config import Config, split_address
 from byteps_like.control.calls.encryption import server_credentials
+from byteps_like.control.calls.journal import Journal
 from byteps_like.control.calls.listener import SPARE_CONNECTIONS, Listener
 from byteps_like.control.calls.loop import control_loop
 from byteps_like.control.calls.proof import Verifier
@@ -24,6 +26,8 @@ from byteps_like.control.calls.session import ADDRESSEE
 from byteps_like.control.hosts.address import join_address, listen_address
 from byteps_like.control.members.forming import Terms
 from byteps_like.control.members.membership import Membership, Patience
+from byteps_like.control.records.records import Records
+from byteps_like.control.records.sqlite import SqliteRecords
 from byteps_like.control.types import INCARNATION_BYTES
 from byteps_like.control.v1 import scheduler_pb2
 from byteps_like.limits import raise_open_files
@@ -36,8 +40,11 @@ SERVICE = scheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"]
 class SchedulerServer:
     """A scheduler on this process's control loop. Start and stop it from any thread but that loop's."""
 
-    def __init__(self, config: Config) -> None:
-        """`config.scheduler` is where to listen (port 0: any free one); empty: a free port of `config.host`."""
+    def __init__(self, config: Config, *, standby: bool = False) -> None:
+        """`config.scheduler` is where to listen (port 0: any free one); empty: a free port of `config.host`. With
+        `standby`, `start` blocks while another scheduler has the same state."""
+        self._standby = standby
+        self._records: Records | None = None
         self._config = config
         self._secret = load(config)
         self._listener: Listener | None = None
@@ -47,6 +54,8 @@ class SchedulerServer:
     def start(self) -> str:
         """Listens and returns the address host:port for members. Raises SystemCallError if the port is taken."""
         raise_open_files()
+        if self._config.scheduler_state:
+            self._records = SqliteRecords(Path(self._config.scheduler_state), wait=self._standby)
         host, port = split_address(
             "scheduler", self._config.scheduler or join_address(self._config.host or "127.0.0.1", 0)
         )
@@ -60,7 +69,9 @@ class SchedulerServer:
         """Cuts all connections off. Idempotent."""
         if self._listener is not None:
             listener, self._listener = self._listener, None
-            control_loop().run(listener.stop())
+            control_loop().run(self._end(listener))
+        if self._records is not None:
+            self._records.close()
 
     def wait(self, timeout: float | None = None) -> bool:
         """True when the job has ended, False after `timeout` seconds."""
@@ -68,24 +79,44 @@ class SchedulerServer:
 
     @property
     def failed(self) -> bool:
-        """True if the last epoch has failed."""
-        epoch = self._service.membership.epoch if self._service is not None else None
-        return epoch is not None and epoch.failure is not None
+        """True if the last epoch has failed, or this scheduler can't go on."""
+        if self._service is None:
+            return False
+        epoch = self._service.membership.epoch
+        return self._service.failure is not None or (epoch is not None and epoch.failure is not None)
 
     async def _start(self, listen: str) -> int:
         config = self._config
-        membership = Membership(config.job, os.urandom(INCARNATION_BYTES), terms_of(config), patience_of(config))
-        self._service = SchedulerService(membership, watch_rates=config.replan)
-        verifier = Verifier(config.job, self._secret, ADDRESSEE, membership.incarnation)
+        membership = self._take_up()
+        verifier = Verifier(config.job, self._secret, ADDRESSEE, os.urandom(INCARNATION_BYTES))
         listener = Listener(
             listen,
             max(config.stall_timeout, 20.0),
             _connections(membership.terms),
             server_credentials(config, self._secret),
         )
+        assert self._service is not None
         await listener.serve(ProvenService(SERVICE, self._service.methods(), verifier))
         self._listener = listener
         return listener.port
+
+    def _take_up(self) -> Membership:
+        """Begins anew, or where the scheduler before has ended."""
+        config = self._config
+        journal = None if self._records is None else Journal(self._records)
+        past = None if journal is None else journal.past()
+        incarnation = os.urandom(INCARNATION_BYTES) if past is None else past[0]
+        membership = Membership(config.job, incarnation, terms_of(config), patience_of(config))
+        self._service = SchedulerService(membership, watch_rates=config.replan, journal=journal)
+        if past is not None:
+            log.info("going on with job %r, of which %d members are known", config.job, len(past[1].seats))
+            self._service.resume(*past[1:])
+        return membership
+
+    async def _end(self, listener: Listener) -> None:
+        if self._service is not None:
+            self._service.stop()
+        await listener.stop()
 
     async def _wait(self, timeout: float | None) -> bool:
         assert self._service is not None
@@ -121,13 +152,13 @@ def patience_of(config: Config) -> Patience:
     )
 
 
-def run_scheduler(config: Config, announce: Callable[[str], None] | None = None) -> int:
+def run_scheduler(config: Config, announce: Callable[[str], None] | None = None, *, standby: bool = False) -> int:
     """Runs the scheduler until the job has ended or SIGTERM or SIGINT comes; main thread only.
 
     `announce` gets the address host:port once it listens. Returns the process's exit code: 0, or 1 after a failure.
     """
     logs.set_up("scheduler", config.log_level)
-    server = SchedulerServer(config)
+    server = SchedulerServer(config, standby=standby)
     address = server.start()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

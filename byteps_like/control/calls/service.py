@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from byteps_like.control import bounds
 from byteps_like.control.calls import wire
+from byteps_like.control.calls.journal import Decisions, Journal, PastTable, RuleEndedError
 from byteps_like.control.calls.rpc import Stream, Unary, Write
 from byteps_like.control.calls.status import status_to_wire
 from byteps_like.control.members.barriers import Barriers
 from byteps_like.control.members.epoch import Epoch
 from byteps_like.control.members.mailbox import Mailbox
 from byteps_like.control.members.meetings import Meetings
-from byteps_like.control.members.membership import JobState, Membership
+from byteps_like.control.members.membership import Membership
+from byteps_like.control.members.past import JobState, Past
 from byteps_like.control.members.seats import Notice, Seat, SeatState, describe_all, ranks_text
 from byteps_like.control.placing.declarations import Declarations
 from byteps_like.control.placing.placement import Placer, usual_partition
@@ -38,6 +41,9 @@ _TIMER_SLACK = 0.03
 """Seconds of changes after which the timer is set once, however many members come and go at a time."""
 
 
+ABSENCE_SECONDS = 60.0
+"""For which members wait for the next scheduler, where there may be one."""
+
 _LEVELS = {
     EventKind.FAILED: logging.ERROR,
     EventKind.WARNING: logging.WARNING,
@@ -49,8 +55,13 @@ _LEVELS = {
 class SchedulerService:
     """Handlers of all methods. Time is `loop.time()`."""
 
-    def __init__(self, membership: Membership, *, watch_rates: bool = False) -> None:
+    def __init__(self, membership: Membership, *, watch_rates: bool = False, journal: Journal | None = None) -> None:
+        """`journal`: keeps what is decided, so that another scheduler can `resume`; None: nothing is kept."""
         self.membership = membership
+        self.failure: RuleEndedError | None = None
+        """Why this scheduler has ended, though the job has not."""
+        self._journal = journal
+        self._absence = 0.0 if journal is None else ABSENCE_SECONDS
         self._watch_rates = watch_rates
         self._rates: CardRates | None = None
         self.ended = asyncio.Event()
@@ -63,8 +74,11 @@ class SchedulerService:
         self._meetings = Meetings()
         self._partition_bytes = 0
         self._weights: list[float] = []
+        self._moves: list[tuple[str, tuple[Move, ...]]] = []
+        """All of this epoch, with why."""
         self._barriers = Barriers()
         self._barrier_calls: dict[str, list[asyncio.Future[None]]] = {}
+        self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_update: asyncio.Handle | None = None
 
@@ -87,6 +101,34 @@ class SchedulerService:
             "Record": self.record,
         }
 
+    def resume(self, past: Past, table: PastTable) -> None:
+        """Goes on where the scheduler before has ended; before any call."""
+        for seat in past.seats:
+            if seat.state not in (SeatState.LEFT, SeatState.LOST):
+                self._boxes[seat.id] = Mailbox(goes_on=True)
+        self.membership.resume(past, self._loop.time())
+        if past.view is not None and table.partition_bytes:
+            self._resume_tables(past.view, table)
+        self._after()
+
+    def _resume_tables(self, view: View, table: PastTable) -> None:
+        self._followed = view.number
+        self._partition_bytes, self._weights = table.partition_bytes, list(table.weights)
+        self._meetings.follow(view)
+        self._barriers.follow(view)
+        self._declarations = Declarations(view, self._placer())
+        self._declarations.resume(table.tensors, table.uses, table.next_tensor)
+        self._epoch().can_lose_workers = self._declarations.can_lose_workers
+        for why, moves in table.moves:
+            self._tell_moves(moves, why)
+
+    def stop(self) -> None:
+        """Decides nothing any more: another one may."""
+        self._stopped = True
+        for handle in (self._timer, self._timer_update):
+            if handle is not None:
+                handle.cancel()
+
     async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
         """Takes a claim; the view comes on the watch stream."""
         claim = wire.claim_from_wire(request)
@@ -100,12 +142,15 @@ class SchedulerService:
             raise
         finally:
             self._after()
-        return pb.JoinReply(incarnation=self.membership.incarnation, member_number=seat.member.number)
+        return pb.JoinReply(
+            incarnation=self.membership.incarnation, member_number=seat.member.number, absence_s=self._absence
+        )
 
     async def watch(self, request: pb.WatchRequest, write: Write) -> None:
         """Sends what the member has not seen yet, and what comes, until it leaves."""
         id = request.member_id
         self.membership.watching(id, self._loop.time())
+        self._show_barriers(id, request.barriers)
         self._after()
         box = self._boxes[id]
         stream = box.open_stream()
@@ -145,6 +190,7 @@ class SchedulerService:
             self._after()
             raise
         self._epoch().can_lose_workers = self._table().can_lose_workers
+        self._store()
         return pb.DeclareReply(placements=[wire.declared_to_wire(item) for item in declared])
 
     async def meet(self, request: pb.MeetRequest) -> pb.MeetReply:
@@ -183,6 +229,8 @@ class SchedulerService:
         own, name = self._worker(request.member_id).member, bounds.short("barrier's name", request.name)
         timeout = bounds.finite("timeout_s", request.timeout_s)
         self._check_nobody_left(name)
+        for released in self._barriers.show(own.number, {name: request.number}):
+            self._let_go(released)
         if self._barriers.arrive(name, request.number, own.number):
             self._let_go(name)
             return pb.BarrierReply()
@@ -247,6 +295,29 @@ class SchedulerService:
 
     # --- inside ---
 
+    def _show_barriers(self, id: str, counts: Mapping[str, int]) -> None:
+        seat = self.membership.seat(id)
+        if counts and seat.is_worker and seat.state is SeatState.RUNNING:
+            self._follow_view()
+            for name in self._barriers.show(seat.member.number, counts):
+                self._let_go(name)
+
+    def _store(self) -> None:
+        """What was decided: nobody is told before. Where it can't be stored this scheduler ends, and the job goes on
+        until another one comes."""
+        if self._journal is None:
+            return
+        if self.failure is not None:
+            raise self.failure
+        decisions = Decisions(self._declarations, self._partition_bytes, self._weights, self._moves)
+        try:
+            self._journal.write(self.membership, decisions)
+        except RuleEndedError as error:
+            log.error("this scheduler ends, and the job goes on: %s", error)
+            self.failure = error
+            self.ended.set()
+            raise
+
     def _let_go(self, name: str) -> None:
         """The barrier is complete."""
         for call in self._barrier_calls.pop(name, []):
@@ -297,8 +368,12 @@ class SchedulerService:
         self._partition_bytes = partition_bytes or self._partition_bytes
         self._weights = list(weights) or self._weights
         moves = table.replan(self._placer())
-        self._tell_moves(moves, why)
+        self._move(moves, why)
         return len(moves)
+
+    def _move(self, moves: tuple[Move, ...], why: str) -> None:
+        self._moves.append((why, moves))
+        self._tell_moves(moves, why)
 
     def _tell_moves(self, moves: tuple[Move, ...], why: str) -> None:
         seats = self.membership.epoch.workers() if self.membership.epoch is not None else []
@@ -318,7 +393,7 @@ class SchedulerService:
         view = self._view()
         if self._followed == view.number:
             return
-        self._followed, self._rates = view.number, None
+        self._followed, self._rates, self._moves = view.number, None, []
         self._partition_bytes = usual_partition(view)
         self._weights = owner_weights(view)
         self._meetings.follow(view)
@@ -333,7 +408,7 @@ class SchedulerService:
             return
         self._declarations.follow(view)
         if moves := self._declarations.replan(self._placer()):
-            self._tell_moves(moves, f"view {view.number} places tensors anew")
+            self._move(moves, f"view {view.number} places tensors anew")
 
     def _check_nobody_left(self, name: str) -> None:
         gone = self.membership.left()
@@ -342,7 +417,11 @@ class SchedulerService:
             raise StalledError(text, operation="barrier")
 
     def _after(self) -> None:
-        """What follows every change: messages go out, barriers that can't complete fail, the timer is set."""
+        """What follows every change: it is stored, messages go out, barriers that can't complete fail, the timer is
+        set."""
+        if self._stopped:
+            return
+        self._store()
         for notice in self.membership.outbox:
             _log_notice(notice.message)
             epoch = self.membership.epoch
@@ -398,8 +477,9 @@ class SchedulerService:
 
     def _tick(self) -> None:
         self._timer = None
-        self.membership.tick(self._loop.time())
-        self._after()
+        with suppress(RuleEndedError):
+            self.membership.tick(self._loop.time())
+            self._after()
 
 
 def _host_name(view: View, host_id: str) -> str:

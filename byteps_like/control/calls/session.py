@@ -72,6 +72,8 @@ class Session:
         self.waiting: tuple[Waiting, float] | None = None
         """What the rank waits for, and since when (time.monotonic) it has said so."""
         self._config, self._secret, self._claim, self._on_event, self._stats = config, secret, claim, on_event, stats
+        self.barriers: dict[str, int] = {}
+        """From how many barriers of each name this member has been let go."""
         self._grace = max(SCHEDULER_GRACE, 1.5 * config.peer_grace)
         self._scheduler = f"scheduler {config.scheduler}"
         self._views: asyncio.Queue[View | BytePSLikeError] = asyncio.Queue()
@@ -176,6 +178,7 @@ class Session:
             try:
                 reply: pb.JoinReply = await self._caller.call("Join", request, max(remaining, 0.1))
                 self.incarnation, self.number = reply.incarnation, reply.member_number
+                self._grace = max(self._grace, reply.absence_s)
                 return
             except UnreachableError as error:
                 self._check_open()
@@ -231,7 +234,8 @@ class Session:
                 return
 
     async def _read_stream(self) -> None:
-        async for message in self._caller.stream("Watch", pb.WatchRequest(member_id=self.id, seen=self._seen)):
+        request = pb.WatchRequest(member_id=self.id, seen=self._seen, barriers=self.barriers)
+        async for message in self._caller.stream("Watch", request):
             self._seen += 1
             if message.HasField("world"):
                 self._take_view(message.world)
@@ -240,6 +244,8 @@ class Session:
 
     def _take_view(self, message: types.World) -> None:
         view = wire.view_from_wire(message)
+        if self.view is not None and view.number == self.view.number:
+            return  # another scheduler tells it again
         self.member = (*view.workers, *view.servers)[list(message.member_ids).index(self.id)]
         self.view, self._in_epoch = view, True
         if self.member.role is MemberRole.WORKER and self.member.rank == 0:

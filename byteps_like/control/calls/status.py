@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from byteps_like.control.calls import wire
 from byteps_like.control.members.epoch import Epoch
-from byteps_like.control.members.membership import JobState, Membership
+from byteps_like.control.members.membership import Membership
+from byteps_like.control.members.past import JobState
 from byteps_like.control.members.seats import SeatState, Waiting, ranks_text
 from byteps_like.control.types import Member
 from byteps_like.control.v1 import scheduler_pb2 as pb

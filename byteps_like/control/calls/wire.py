@@ -91,7 +91,7 @@ def to_watch(message: View | WatchEvent, ids: Sequence[str] = ()) -> pb.WatchMes
         )
         return pb.WatchMessage(world=view)
     error = error_to_wire(message.error) if message.error is not None else None
-    moves = [pb.Move(tensor_id=move.tensor_id, to=_placement(move.new_id, move.partitions)) for move in message.moves]
+    moves = [move_to_wire(move) for move in message.moves]
     event = pb.Event(kind=_KINDS[message.kind], text=message.text, error=error, moves=moves, ranks=message.ranks)
     if message.disagreement is not None:
         found = message.disagreement
@@ -105,12 +105,22 @@ def to_watch(message: View | WatchEvent, ids: Sequence[str] = ()) -> pb.WatchMes
 def event_from_wire(message: pb.Event) -> WatchEvent:
     """One event; a kind that is unknown here is a warning."""
     error = error_from_wire(message.error) if message.HasField("error") else None
-    moves = tuple(Move(move.tensor_id, move.to.tensor_id, _partitions(move.to)) for move in message.moves)
+    moves = tuple(move_from_wire(move) for move in message.moves)
     said, asked = message.disagreement, message.question
     found = Disagreement(_places_from_wire(said.places), said.text) if message.HasField("disagreement") else None
     question = Question(asked.number, _places_from_wire(asked.places)) if message.HasField("question") else None
     kind = _KIND_OF.get(message.kind, EventKind.WARNING)
     return WatchEvent(kind, message.text, error, moves, found, question, tuple(message.ranks))
+
+
+def move_to_wire(move: Move) -> pb.Move:
+    """Where a tensor goes."""
+    return pb.Move(tensor_id=move.tensor_id, to=_placement(move.new_id, move.partitions))
+
+
+def move_from_wire(message: pb.Move) -> Move:
+    """Where a tensor goes."""
+    return Move(message.tensor_id, message.to.tensor_id, _partitions(message.to))
 
 
 def _places_to_wire(places: Iterable[MeetingPlace]) -> list[pb.Place]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
 from byteps_like.control.types import View
 from byteps_like.errors import InvalidArgumentError
@@ -53,6 +53,18 @@ class Barriers:
             raise InvalidArgumentError(f"rank {rank} is in barrier {name!r} already: use one name per thread")
         arrived.add(member)
         return self._complete(name)
+
+    def show(self, member: int, counts: Mapping[str, int]) -> list[str]:
+        """`member` has been let go from so many barriers of each name, perhaps by an earlier scheduler: so have all.
+        Returns the names of those at which somebody waits to hear of that."""
+        released = []
+        for name, count in counts.items():
+            number = count + self._before[member].get(name, 0)
+            if number > self._completed.get(name, 0):
+                self._completed[name] = number
+                if self._arrived.pop(name, None):
+                    released.append(name)
+        return released
 
     def withdraw(self, name: str, member: int) -> None:
         """`member` no longer waits at `name`."""

@@ -22,7 +22,7 @@ class Epoch:
     """Who lives goes on when a worker has died, or left."""
 
     def __post_init__(self) -> None:
-        self._staying = self.view.size
+        self._staying = self.view.size - len(self.gone())
 
     @property
     def number(self) -> int:

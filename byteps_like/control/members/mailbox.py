@@ -15,10 +15,13 @@ PENDING_AT_MOST = 256
 class Mailbox:
     """The encoded messages of one member, numbered from 0. The bytes are shared with all other mailboxes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, goes_on: bool = False) -> None:
+        """`goes_on`: the member has had messages of an earlier scheduler; the first here is that after the last which
+        it has seen."""
         self._messages: list[bytes] = []
         self._first = 0  # number of _messages[0]
         self._written = 0
+        self._goes_on = goes_on
         self._wake = asyncio.Event()
         self._stream = 0
         self._closed = False
@@ -52,6 +55,9 @@ class Mailbox:
 
     async def send_from(self, position: int, stream: int, write: Callable[[bytes], Awaitable[None]]) -> None:
         """Writes everything from `position` on, as it comes, until `close` or a newer stream."""
+        if self._goes_on:
+            self._first = self._written = position
+            self._goes_on = False
         position = max(position, self._first)
         while self.is_open(stream):
             if position < self._first + len(self._messages):

@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from itertools import count
 
 from byteps_like.control.members.diagnosis import STABLE_REPORTS, find_deadlock
 from byteps_like.control.members.epoch import Epoch
 from byteps_like.control.members.forming import Forming, Terms
+from byteps_like.control.members.past import JobState, Past
 from byteps_like.control.members.seats import (
     JoinClaim,
     Notice,
@@ -36,15 +35,6 @@ from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError, Re
 
 DIAGNOSIS_SECONDS = 1.0
 """From one look for a deadlock to the next."""
-
-
-class JobState(StrEnum):
-    """Where the job stands."""
-
-    FORMING = "forming"
-    PREPARING = "preparing"
-    RUNNING = "running"
-    ENDED = "ended"
 
 
 @dataclass(frozen=True)
@@ -88,12 +78,15 @@ class Membership:
     """Messages to send; whoever sends them empties it."""
     gone: list[str] = field(default_factory=list)
     """Ids of members that are no more; likewise."""
+    touched: set[str] = field(default_factory=set)
+    """Ids of members of which something has changed that the next scheduler must know; likewise."""
 
     def __post_init__(self) -> None:
         self.forming = Forming(self.terms)
         self.epoch: Epoch | None = None
         self.number = 0
-        self._members = count(1)
+        self.last_member = 0
+        """The newest member number."""
         self.refusals: deque[str] = deque(maxlen=4)
         self._warnings = WarningLimit()
         self._declined: _Declined | None = None
@@ -115,6 +108,37 @@ class Membership:
         self._timers.derive(self._formed_by, self._expire)
         self._end_timer = self._timers.add(lambda _now: self._end())
 
+    def resume(self, past: Past, now: float) -> None:
+        """Goes on where another scheduler has ended; before anything else. Nobody has a watch stream: members have
+        `first_watch` seconds to come back. Those who run are told of their view once more, and those whose epoch has
+        failed of that: their scheduler may have ended before it could."""
+        self.number, self.last_member, self.state = past.number, past.last_member, past.state
+        for seat in past.seats:
+            seat.joined = seat.heard = seat.suspected = now
+            seat.deadline = None if seat.deadline is None else now + seat.claim.timeout
+            if seat.state not in (SeatState.LEFT, SeatState.LOST):
+                self._seats[seat.id] = self._suspects[seat.id] = seat
+            if seat.state is SeatState.WAITING:
+                self.forming.add(seat)
+        if past.view is not None:
+            seats = {seat.id: seat for seat in past.seats if seat.id in past.in_epoch}
+            self.epoch = Epoch(past.view, seats, now, past.failure)
+            self._tell_again(now)
+        self._end_if_deserted(now)
+        self._form_if_complete(now)
+
+    def _tell_again(self, now: float) -> None:
+        epoch = self._current()
+        if self.state is JobState.PREPARING:
+            self._send(epoch.servers(), epoch.view)
+            self._run_if_ready(now)
+        elif self.state is JobState.RUNNING:
+            self._quiet_check.start(now + self._quiet())
+            self._send(epoch.present(), epoch.view)
+        elif epoch.failure is not None:
+            failed = [seat for seat in epoch.workers() if seat.state is SeatState.OVER]
+            self._send(failed, WatchEvent(EventKind.FAILED, str(epoch.failure), epoch.failure))
+
     # --- what members do ---
 
     def join(self, claim: JoinClaim, now: float) -> Seat:
@@ -132,8 +156,10 @@ class Membership:
             self._warn([seat for seat in self._seats.values() if _concerns(seat, claim)], str(refusal), now)
             raise
         self._end_timer.stop()
-        member = replace(claim.member, number=next(self._members))
+        self.last_member += 1
+        member = replace(claim.member, number=self.last_member)
         seat = Seat(claim, member, now, now + claim.timeout, suspected=now, heard=now)
+        self.touched.add(seat.id)
         self._seats[seat.id] = self._suspects[seat.id] = seat
         self.forming.add(seat)
         self._evict_excess()
@@ -173,6 +199,7 @@ class Membership:
         seat = self.seat(id)
         if self.state is JobState.PREPARING and epoch == self.number:
             seat.ready = True
+            self.touched.add(id)
             self._run_if_ready(now)
 
     def heartbeat(self, id: str, waiting: Waiting | None, stats: Mapping[str, float], now: float) -> None:
@@ -215,7 +242,7 @@ class Membership:
         if seat.state is SeatState.RUNNING and not seat.is_worker:
             self.fail(PeerLostError(f"{describe(seat.member)} left while epoch {self.number} was running"), now)
         was_running = seat.state is SeatState.RUNNING
-        seat.state = SeatState.LEFT
+        self._become(seat, SeatState.LEFT)
         self._forget(seat, now)
         if was_running and self._current().take_leave() == 0:
             self._reform(now, self.patience.after_failure if returning else self.patience.after_end)
@@ -230,7 +257,7 @@ class Membership:
         self._send(epoch.present(), WatchEvent(EventKind.FAILED, str(error), error))
         for seat in epoch.workers():
             if seat.state is SeatState.RUNNING:
-                seat.state = SeatState.OVER
+                self._become(seat, SeatState.OVER)
         self._reform(now, self.patience.after_failure)
 
     # --- what time brings ---
@@ -270,11 +297,19 @@ class Membership:
         """Everybody present, waiting or running."""
         return list(self._seats.values())
 
+    def known(self, id: str) -> Seat | None:
+        """The member with this id, also one that has left the newest epoch, or was lost; None: it is forgotten."""
+        return self._seats.get(id) or (self.epoch.seats.get(id) if self.epoch is not None else None)
+
     def left(self) -> list[Seat]:
         """Workers that have left the running epoch."""
         return self.epoch.left() if self.epoch is not None and self.state is not JobState.FORMING else []
 
     # --- inside ---
+
+    def _become(self, seat: Seat, state: SeatState) -> None:
+        seat.state = state
+        self.touched.add(seat.id)
 
     def _admit(self, claim: JoinClaim, now: float) -> None:
         if self.state is JobState.ENDED:
@@ -328,11 +363,13 @@ class Membership:
             settings,
             self.incarnation,
         )
+        self.touched.update(self.epoch.seats if self.epoch is not None else ())
         self.epoch = Epoch(view, {seat.id: seat for seat in [*workers, *servers]}, now)
         self.forming = Forming(self.terms)
         self.refusals.clear()
         for seat in self.epoch.seats.values():
-            seat.state, seat.ready, seat.deadline = SeatState.RUNNING, seat.is_worker, None
+            self._become(seat, SeatState.RUNNING)
+            seat.ready, seat.deadline = seat.is_worker, None
             seat.waiting, seat.waiting_reports = None, 0
         self.state = JobState.PREPARING
         self._report.stop()
@@ -356,7 +393,7 @@ class Membership:
         self._quiet_check.stop()
         for seat in self._current().seats.values():
             if seat.state is SeatState.RUNNING and not seat.is_worker:
-                seat.state = SeatState.WAITING
+                self._become(seat, SeatState.WAITING)
                 seat.claim = replace(seat.claim, world_size=0, num_servers=-1)
                 self.forming.add(seat)
         self._evict_excess()
@@ -377,8 +414,8 @@ class Membership:
 
     def _lose(self, seats: list[Seat], now: float, why: str) -> None:
         running = [seat for seat in seats if seat.state is SeatState.RUNNING]
-        for seat in seats:
-            seat.state = SeatState.LOST if seat.state is SeatState.RUNNING else seat.state
+        for seat in running:
+            self._become(seat, SeatState.LOST)
         if running:
             self._go_on_without(running, f"the connection to the scheduler broke, and {why}", now)
         for seat in seats:
@@ -401,6 +438,7 @@ class Membership:
     def _forget(self, seat: Seat, now: float) -> None:
         if self._seats.pop(seat.id, None) is not None:
             self.gone.append(seat.id)
+            self.touched.add(seat.id)
         self._suspects.pop(seat.id, None)
         self.forming.remove(seat)
         self._end_if_deserted(now)
@@ -445,7 +483,7 @@ class Membership:
     def _dismiss(self, seat: Seat, error: BytePSLikeError) -> None:
         self._send([seat], WatchEvent(EventKind.FAILED, str(error), error))
         self.forming.remove(seat)
-        seat.state = SeatState.OVER
+        self._become(seat, SeatState.OVER)
 
     def _formed_by(self) -> float | None:
         return min((seat.deadline for seat in self.forming.seats() if seat.deadline is not None), default=None)
@@ -465,7 +503,7 @@ class Membership:
             self._send([seat], WatchEvent(EventKind.FAILED, str(error), error))
         for seat in waiting:
             self.forming.remove(seat)
-            seat.state = SeatState.OVER
+            self._become(seat, SeatState.OVER)
         self.refusals.clear()
 
     def _end(self) -> None:
@@ -477,7 +515,7 @@ class Membership:
         self._send(self.seats(), WatchEvent(EventKind.ENDED, text, failure))
         self.forming = Forming(self.terms)
         for seat in self._seats.values():
-            seat.state = SeatState.OVER
+            self._become(seat, SeatState.OVER)
 
     def _send(self, seats: list[Seat], message: View | WatchEvent) -> None:
         if seats:

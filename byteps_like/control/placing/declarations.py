@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -29,6 +29,15 @@ class _Entry:
     """Tensor ids of the newest places that it has moved to."""
 
 
+@dataclass(frozen=True)
+class PlacedTensor:
+    """A tensor of the table: as it was placed at first and last, and ids of where it has moved to last."""
+
+    first: Declared
+    newest: Declared
+    moved: tuple[int, ...] = ()
+
+
 _PLACES_NAMED = 3
 """That a tensor has moved to: while ranks move one after the other, texts may speak of the one before."""
 
@@ -44,6 +53,13 @@ class Declarations:
         self._view, self._placer = view, placer
         self._entries: dict[str, _Entry] = {}
         self._parts = 0
+        self._uses = defaultdict[int, set[int]](set)
+        """By member, ids of the tensors that it has declared and is not done with."""
+        self.touched: set[int] = set()
+        """Ids of tensors of which something has changed that the next scheduler must know; whoever stores it empties
+        it."""
+        self.users: set[int] = set()
+        """Members whose uses have changed; likewise."""
         self._kept = Counter[str]()
         """How many tensors that servers keep there are of each `on_loss`."""
         self._names: dict[int, str] = {}
@@ -55,6 +71,8 @@ class Declarations:
         comes next."""
         self._view = view
         left = {member for entry in self._entries.values() for member in entry.members}.difference(view.ranks)
+        self.users |= self._uses.keys() - view.ranks.keys()
+        self._uses = defaultdict(set, {member: ids for member, ids in self._uses.items() if member in view.ranks})
         for entry in list(self._entries.values()):
             entry.members = [member for member in entry.members if member not in left]
             entry.retired -= left
@@ -66,6 +84,39 @@ class Declarations:
             if spec.details:  # first, as it says the most of what differs
                 self._check(member, spec)
         return [self._declare(member, spec) for spec in specs]
+
+    @property
+    def next_id(self) -> int:
+        """That of the next place."""
+        return self._next_id
+
+    def uses(self, member: int) -> list[int]:
+        """Ids of the tensors that it has declared and is not done with."""
+        return sorted(self._uses.get(member, ()))
+
+    def placed(self, number: int) -> PlacedTensor | None:
+        """What was first declared as this tensor; None: there is none any more."""
+        entry = self._entries.get(self._names.get(number, ""))
+        if entry is None or entry.declared.tensor_id != number:
+            return None
+        return PlacedTensor(entry.declared, entry.newest, tuple(entry.moved))
+
+    def resume(self, tensors: Iterable[PlacedTensor], uses: Mapping[int, Iterable[int]], next_id: int) -> None:
+        """Goes on from another scheduler's table, as `placed`, `uses` and `next_id` gave it; before anything else."""
+        by_id = {}
+        for one in tensors:
+            by_id[one.first.tensor_id] = entry = _Entry(one.first, one.newest, moved=deque(one.moved))
+            self._entries[one.first.spec.name] = entry
+            self._kept[one.first.spec.on_loss] += 1
+            self._parts += len(one.newest.partitions)
+            self._placer.take(one.newest)
+            for number in (one.first.tensor_id, *one.moved):
+                self._names[number] = one.first.spec.name
+        for member, ids in uses.items():
+            for number in ids:
+                by_id[number].members.append(member)
+                self._uses[member].add(number)
+        self._next_id = next_id
 
     def replan(self, placer: Placer) -> tuple[Move, ...]:
         """Places all tensors anew, and from now on new ones, by `placer`; ranks move one after the other, in step."""
@@ -80,12 +131,15 @@ class Declarations:
             if entry is None or entry.declared.tensor_id != number:
                 continue
             entry.retired.add(member)
+            self._uses[member].discard(number)
+            self.users.add(member)
             self._let_go_if_unused(entry)
 
     def _let_go_if_unused(self, entry: _Entry) -> None:
         if not entry.retired.issuperset(entry.members):
             return
         del self._entries[entry.declared.spec.name]
+        self.touched.add(entry.declared.tensor_id)
         self._kept[entry.declared.spec.on_loss] -= 1
         self._parts -= len(entry.newest.partitions)
         self._placer.leave(entry.newest)
@@ -131,6 +185,7 @@ class Declarations:
         if spec.beside not in self._entries:  # that is not in use any more
             spec = replace(spec, beside="")
         entry.newest = self._place(spec)
+        self.touched.add(entry.declared.tensor_id)
         entry.moved.append(entry.newest.tensor_id)
         if len(entry.moved) > _PLACES_NAMED:
             del self._names[entry.moved.popleft()]
@@ -143,9 +198,12 @@ class Declarations:
             placed = self._place(spec)
             entry = self._entries[spec.name] = _Entry(placed, placed)
             self._kept[spec.on_loss] += 1
+            self.touched.add(placed.tensor_id)
         if member not in entry.members:
             entry.members.append(member)
         entry.retired.discard(member)
+        self._uses[member].add(entry.declared.tensor_id)
+        self.users.add(member)
         return entry.declared
 
     def _check(self, member: int, spec: TensorSpec) -> None:

@@ -143,11 +143,15 @@ class Placer:
         if spec.nbytes != other.spec.nbytes or splits:
             why = f"rows of {row} bytes" if splits else f"{spec.nbytes} bytes, not {other.spec.nbytes}"
             raise InvalidArgumentError(f"can't place tensor {spec.name!r} beside {spec.beside!r}: it has {why}")
-        slots = {(slot.server, slot.shard): slot for slot in self._slots}
-        for part in other.partitions:
-            slots[part.server, part.shard].load += part.nbytes
+        self.take(other)
         parts = (replace(part, key=tensor_id << 16 | number) for number, part in enumerate(other.partitions))
         return Declared(spec, tensor_id, tuple(parts))
+
+    def take(self, placed: Declared) -> None:
+        """Slots have these partitions, which another placer of the same servers gave them."""
+        slots = {(slot.server, slot.shard): slot for slot in self._slots}
+        for part in placed.partitions:
+            slots[part.server, part.shard].load += part.nbytes
 
     def leave(self, placed: Declared) -> None:
         """Slots don't have these partitions any more, which this placer gave them."""

@@ -51,6 +51,8 @@ class Moves:
         with self._lock:
             self._quiet = False
             for move in moves:
+                if move.new_id in self._first_id:
+                    continue  # another scheduler tells of it again
                 self._next[move.tensor_id].append(move)
                 self._first_id[move.new_id] = move.tensor_id
 

@@ -106,7 +106,8 @@ class MemberProcess:
 def main() -> None:
     config = Config.from_env()
     if config.role == "scheduler":
-        sys.exit(run_scheduler(config, lambda address: say(address=address)))
+        standby = "STANDBY" in os.environ
+        sys.exit(run_scheduler(config, lambda address: say(address=address), standby=standby))
     member = MemberProcess(config)
     for line in sys.stdin:
         member.obey(line)

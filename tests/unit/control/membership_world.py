@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from byteps_like.control.calls.journal import Decisions, Journal
 from byteps_like.control.members.forming import Terms
-from byteps_like.control.members.membership import JobState, Membership, Patience
+from byteps_like.control.members.membership import Membership, Patience
+from byteps_like.control.members.past import JobState
 from byteps_like.control.members.seats import JoinClaim
 from byteps_like.control.types import EventKind, Member, MemberRole, View, WatchEvent
 from byteps_like.errors import BytePSLikeError
+from tests.fakes.control.records import RecordsInMemory
 
 INCARNATION = bytes(range(16))
 PATIENCE = Patience(grace=0.7, first_watch=5.0, after_end=1.0, after_failure=60.0, prepare=10.0, quiet=5.0)
@@ -38,6 +41,25 @@ class Job:
 
     def __post_init__(self) -> None:
         self.membership = Membership("job", INCARNATION, self.terms, PATIENCE)
+        self.records = RecordsInMemory()
+        self.journal = Journal(self.records)
+
+    def restart(self, *, silence: float = 1.0) -> None:
+        """The scheduler ends, and another one goes on a little later: nobody has a watch stream. An ended job is
+        forgotten."""
+        self.now += silence
+        self.journal = Journal(self.records)
+        past = self.journal.past()
+        self.membership = Membership("job", INCARNATION if past is None else past[0], self.terms, PATIENCE)
+        if past is not None:
+            self.membership.resume(past[1], self.now)
+        self.deliver()
+
+    def come_back(self, *ids: str) -> None:
+        """These members' watch streams are open again; all present, if none is named."""
+        for id in ids or [seat.id for seat in self.membership.seats()]:
+            self.membership.watching(id, self.now)
+        self.deliver()
 
     def join(self, claim: JoinClaim, *, watch: bool = True) -> None:
         """Joins and opens the watch stream; RefusedError passes."""
@@ -102,10 +124,13 @@ class Job:
         self.now = end
 
     def deliver(self) -> None:
-        """Messages reach the inboxes."""
+        """What was decided is stored, and messages reach the inboxes. A view that a member has is not taken again."""
+        self.journal.write(self.membership, Decisions())
         for notice in self.membership.outbox:
             for id in notice.to:
-                self.inbox[id].append(notice.message)
+                known = {view.number for view in self.worlds(id)}
+                if not (isinstance(notice.message, View) and notice.message.number in known):
+                    self.inbox[id].append(notice.message)
         self.membership.outbox.clear()
         self.membership.gone.clear()
 

@@ -4,7 +4,8 @@ import pytest
 from membership_world import Job, claim
 
 from byteps_like.control.members.forming import Terms
-from byteps_like.control.members.membership import DIAGNOSIS_SECONDS, JobState
+from byteps_like.control.members.membership import DIAGNOSIS_SECONDS
+from byteps_like.control.members.past import JobState
 from byteps_like.control.types import EventKind, MemberRole
 from byteps_like.errors import DeadlineError, MismatchError, PeerLostError, RefusedError, StalledError
 

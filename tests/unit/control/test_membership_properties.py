@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from membership_world import INCARNATION, Job
 
-from byteps_like.control.members.membership import JobState
+from byteps_like.control.members.past import JobState
 from byteps_like.control.members.seats import SeatState
 from byteps_like.control.types import EventKind, MemberRole
 from byteps_like.errors import BytePSLikeError, MismatchError, RefusedError
@@ -68,6 +68,25 @@ class Members(RuleBasedStateMachine):
     def values_may_outlive_workers(self, can: bool) -> None:
         assert self.job.membership.epoch is not None
         self.job.membership.epoch.can_lose_workers = can
+
+    @rule(silence=st.sampled_from([0.0, 1.0, 100.0]), back=st.booleans())
+    def another_scheduler_goes_on(self, silence: float, back: bool) -> None:
+        before, can = self.job.membership, None
+        if before.state is JobState.RUNNING and before.epoch is not None:
+            can = before.epoch.can_lose_workers
+        ids = {seat.id: seat.state for seat in before.seats()}
+        self.job.restart(silence=silence)
+        after = self.job.membership
+        if before.state is JobState.ENDED:
+            assert (after.state, after.seats()) == (JobState.FORMING, [])
+            self.job, self.epochs, self.numbers = Job(), {}, {}
+            return
+        if can is not None and after.epoch is not None:
+            after.epoch.can_lose_workers = can  # as the declarations say
+        assert {seat.id: seat.state for seat in after.seats()} == ids
+        assert (after.state, after.number, after.last_member) == (before.state, before.number, before.last_member)
+        if back:
+            self.job.come_back()
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 30.0, 100.0]))
     def time_passes(self, seconds: float) -> None:

@@ -1,0 +1,27 @@
+"""What any place for a scheduler's decisions can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+Changes = Mapping[str, bytes | None]
+"""New contents by name; None: there is no such record any more."""
+
+
+class Records(Protocol):
+    """Named records of one job. Whoever has them open rules the job: there is one at a time. Not thread-safe."""
+
+    @property
+    def term(self) -> int:
+        """How often somebody has begun to rule; greater than that of all before."""
+
+    def load(self) -> dict[str, bytes]:
+        """All of them."""
+
+    def commit(self, changes: Changes) -> None:
+        """Makes all changes, or none; they are there after a crash. Raises SystemCallError where they can't be stored,
+        and RefusedError where somebody else rules by now: then this one must end."""
+
+    def close(self) -> None:
+        """Lets another one rule. Idempotent."""

@@ -1,0 +1,143 @@
+"""A job's tensors, as the next scheduler knows them: what it says of all calls is what one scheduler had said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from byteps_like.control.calls.journal import Decisions, Journal, RuleEndedError
+from byteps_like.control.members.membership import Membership
+from byteps_like.control.placing.declarations import Declarations
+from byteps_like.control.placing.placement import Placer
+from byteps_like.control.records.records import Changes
+from byteps_like.dtypes import DType
+from byteps_like.errors import BytePSLikeError, CorruptError, SystemCallError
+from byteps_like.worker.api import TensorSpec
+from tests.fakes.control.records import RecordsInMemory
+from tests.fakes.views import view_of
+
+VIEW = view_of(range(3))
+SPECS = [
+    TensorSpec("small", DType.INT8, (9,)),
+    TensorSpec("large", DType.FLOAT32, (9000, 3), row_bytes=12),
+    TensorSpec("coded", DType.FLOAT32, (70_000,), codec="onebit:block=512"),
+    TensorSpec("kept", DType.INT64, (4000,), on_loss="finish"),
+    TensorSpec("beside", DType.FLOAT32, (27_000,), beside="large", details="a\nb"),
+    TensorSpec("small", DType.INT8, (8,)),
+]
+CALLS = st.one_of(
+    st.tuples(st.just("declare"), st.integers(0, 2), st.sampled_from(SPECS)),
+    st.tuples(st.just("retire"), st.integers(0, 2), st.integers(0, 6)),
+    st.tuples(st.just("replan"), st.sampled_from([(1.0, 1.0), (3.0, 1.0)]), st.just(None)),
+    st.tuples(st.just("restart"), st.just(None), st.just(None)),
+)
+
+
+def placer(weights: tuple[float, ...]) -> Placer:
+    return Placer([2, 1], 4096, weights)
+
+
+class Scheduler:
+    """Its table, with or without a journal."""
+
+    def __init__(self, records: RecordsInMemory | None) -> None:
+        self.records, self.weights = records, (1.0, 1.0)
+        self.table = Declarations(VIEW, placer(self.weights))
+        self.moves: list[Any] = []
+        self.membership = Membership("job")
+        if records is not None:
+            self.journal = Journal(records)
+
+    def call(self, what: str, first: Any, second: Any) -> Any:
+        if what == "declare":
+            return self.table.declare(first, [second])
+        if what == "retire":
+            return self.table.retire(first, [second])
+        if what == "replan":
+            self.weights = first
+            moves = self.table.replan(placer(first))
+            self.moves.append(("why", moves))
+            return moves
+        return self.restart()
+
+    def store(self) -> None:
+        if self.records is not None:
+            self.journal.write(self.membership, Decisions(self.table, 4096, self.weights, self.moves))
+
+    def restart(self) -> None:
+        if self.records is None:
+            return
+        self.store()
+        self.journal = Journal(self.records)
+        past = self.journal.past()
+        assert past is not None
+        table = past[2]
+        assert list(table.moves) == self.moves
+        assert table.weights == self.weights
+        self.table = Declarations(VIEW, placer(self.weights))
+        self.table.resume(table.tensors, table.uses, table.next_tensor)
+
+
+def outcome(scheduler: Scheduler, call: tuple[str, Any, Any]) -> Any:
+    try:
+        return scheduler.call(*call)
+    except BytePSLikeError as error:
+        return type(error)
+    finally:
+        scheduler.store()
+
+
+@settings(max_examples=200, deadline=None)
+@given(calls=st.lists(CALLS, max_size=14))
+def test_whoever_goes_on_answers_as_one_scheduler_had(calls: list[tuple[str, Any, Any]]) -> None:
+    whole, in_turn = Scheduler(None), Scheduler(RecordsInMemory())
+    for call in calls:
+        assert outcome(in_turn, call) == outcome(whole, call)
+    assert in_turn.table.can_lose_workers == whole.table.can_lose_workers
+    assert in_turn.table._placer.loads() == whole.table._placer.loads()
+    text = "; ".join(f"key {number << 16}" for number in range(9))
+    assert in_turn.table.name_keys(text) == whole.table.name_keys(text)
+
+
+class FullDisk(RecordsInMemory):
+    """Full from some time on."""
+
+    full = False
+
+    def commit(self, changes: Changes) -> None:
+        if self.full:
+            raise SystemCallError("the disk is full")
+        super().commit(changes)
+
+
+def test_what_cant_be_stored_ends_the_rule_and_is_not_there_for_the_next() -> None:
+    disk = FullDisk()
+    scheduler = Scheduler(disk)
+    scheduler.call("declare", 0, SPECS[0])
+    scheduler.store()
+    before = dict(disk.kept)
+    disk.full = True
+    scheduler.call("declare", 0, SPECS[1])
+    with pytest.raises(RuleEndedError, match="the disk is full"):
+        scheduler.store()
+    assert disk.kept == before
+
+
+def test_nothing_is_written_where_nothing_has_changed() -> None:
+    disk = FullDisk()
+    scheduler = Scheduler(disk)
+    scheduler.call("declare", 0, SPECS[0])
+    scheduler.store()
+    disk.full = True
+    scheduler.call("declare", 0, SPECS[0])
+    scheduler.store()
+
+
+def test_records_that_make_no_sense_are_an_error() -> None:
+    records = RecordsInMemory()
+    records.kept["job"] = b"\xff\xff"
+    with pytest.raises(CorruptError, match="record 'job'"):
+        Journal(records).past()
