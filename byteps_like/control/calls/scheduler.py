@@ -30,6 +30,7 @@ from byteps_like.control.records.records import Records
 from byteps_like.control.records.sqlite import SqliteRecords
 from byteps_like.control.types import INCARNATION_BYTES
 from byteps_like.control.v1 import scheduler_pb2
+from byteps_like.errors import BytePSLikeError
 from byteps_like.limits import raise_open_files
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,11 @@ class SchedulerServer:
             "scheduler", self._config.scheduler or join_address(self._config.host or "127.0.0.1", 0)
         )
         listen = listen_address(host, port)
-        bound = control_loop().run(self._start(listen))
+        try:
+            bound = control_loop().run(self._start(listen))
+        except BytePSLikeError:
+            self.stop()
+            raise
         self.address = join_address(host, bound)
         log.info("scheduler of job %r on %s, pid %d", self._config.job, self.address, os.getpid())
         return self.address

@@ -74,6 +74,8 @@ class Session:
         self._config, self._secret, self._claim, self._on_event, self._stats = config, secret, claim, on_event, stats
         self.barriers: dict[str, int] = {}
         """From how many barriers of each name this member has been let go."""
+        self._may_be_replaced = False
+        """By another scheduler, if this one ends."""
         self._grace = max(SCHEDULER_GRACE, 1.5 * config.peer_grace)
         self._scheduler = f"scheduler {config.scheduler}"
         self._views: asyncio.Queue[View | BytePSLikeError] = asyncio.Queue()
@@ -118,7 +120,7 @@ class Session:
         self.closed = True
         try:
             if self._channel is not None and not isinstance(self.error, PeerLostError | RefusedError):
-                await self._caller.call("Leave", pb.LeaveRequest(member_id=self.id, returning=returning), timeout)
+                await self._take_leave(pb.LeaveRequest(member_id=self.id, returning=returning), timeout)
         except (UnreachableError, BytePSLikeError) as error:
             log.debug("leave: %s", error)
         finally:
@@ -127,6 +129,18 @@ class Session:
             self._views.put_nowait(ShutdownError("this member has left the job"))
             if self._channel is not None:
                 await self._channel.close(None)
+
+    async def _take_leave(self, request: pb.LeaveRequest, timeout: float) -> None:
+        """Again until the timeout, where another scheduler may come: who isn't heard has died."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                await self._caller.call("Leave", request, max(deadline - time.monotonic(), 0.0))
+                return
+            except UnreachableError:
+                if not self._may_be_replaced or time.monotonic() + _RETRY > deadline:
+                    raise
+                await asyncio.sleep(_RETRY)
 
     # --- calls ---
 
@@ -179,6 +193,7 @@ class Session:
                 reply: pb.JoinReply = await self._caller.call("Join", request, max(remaining, 0.1))
                 self.incarnation, self.number = reply.incarnation, reply.member_number
                 self._grace = max(self._grace, reply.absence_s)
+                self._may_be_replaced = reply.absence_s > 0
                 return
             except UnreachableError as error:
                 self._check_open()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from byteps_like.control.calls.journal import Decisions, Journal
 from byteps_like.control.members.forming import Terms
 from byteps_like.control.members.membership import Membership, Patience
 from byteps_like.control.members.past import JobState
-from byteps_like.control.members.seats import JoinClaim
+from byteps_like.control.members.seats import JoinClaim, Notice
 from byteps_like.control.types import EventKind, Member, MemberRole, View, WatchEvent
 from byteps_like.errors import BytePSLikeError
 from tests.fakes.control.records import RecordsInMemory
@@ -53,7 +53,18 @@ class Job:
         self.membership = Membership("job", INCARNATION if past is None else past[0], self.terms, PATIENCE)
         if past is not None:
             self.membership.resume(past[1], self.now)
+            self.membership.outbox[:] = [self._news(notice) for notice in self.membership.outbox]
         self.deliver()
+
+    def _news(self, notice: Notice) -> Notice:
+        """For whom it is that: a member passes over a view or a failure that it knows."""
+
+        def is_known(id: str) -> bool:
+            if isinstance(notice.message, View):
+                return notice.message.number in {view.number for view in self.worlds(id)}
+            return notice.message.kind is EventKind.FAILED and bool(self.events(id, EventKind.FAILED))
+
+        return replace(notice, to=tuple(id for id in notice.to if not is_known(id)))
 
     def come_back(self, *ids: str) -> None:
         """These members' watch streams are open again; all present, if none is named."""
@@ -124,13 +135,11 @@ class Job:
         self.now = end
 
     def deliver(self) -> None:
-        """What was decided is stored, and messages reach the inboxes. A view that a member has is not taken again."""
+        """What was decided is stored, and messages reach the inboxes."""
         self.journal.write(self.membership, Decisions())
         for notice in self.membership.outbox:
             for id in notice.to:
-                known = {view.number for view in self.worlds(id)}
-                if not (isinstance(notice.message, View) and notice.message.number in known):
-                    self.inbox[id].append(notice.message)
+                self.inbox[id].append(notice.message)
         self.membership.outbox.clear()
         self.membership.gone.clear()
 
