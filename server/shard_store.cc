@@ -94,9 +94,9 @@ bool Shard::OnStoreFrame(Peer& peer, const Header& header, const std::byte* payl
   return true;
 }
 
-// Rounds go first among equals: all ranks wait for them.
+// Rounds go first among equals: all ranks wait for them. Aggregators have nothing to do with stores.
 bool Shard::NextStoreValue(Peer& peer, Outgoing& next) {
-  if (store_.empty()) return false;
+  if (store_.empty() || seats_.is_aggregator(peer.rank)) return false;
   const auto priority = store_.NextPriority(peer.rank);
   if (!priority || (!peer.results.empty() && peer.results.top().priority >= *priority)) return false;
   store_.NextValue(peer.rank, options_.segment_bytes, next);

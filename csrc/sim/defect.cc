@@ -52,7 +52,8 @@ class CountsTwice final : public Defect {
 
  private:
   std::vector<Frame> Instead(const Wire& wire, bool back, Frame frame) override {
-    const bool contributes = frame.header.type == FrameType::kPush && IsStore(frame.header) == store_;
+    const bool is_array = (frame.header.flags & kEncoded) == 0 && !IsNarrowFloat(frame.header.dtype);
+    const bool contributes = frame.header.type == FrameType::kPush && IsStore(frame.header) == store_ && is_array;
     if (back || !contributes || frame.payload.size() == NoteIn(frame)) return {std::move(frame)};
     auto& last = last_[{wire.dialled_by, frame.header.key}];
     if (last != 0 && last != wire.number) Double(frame);

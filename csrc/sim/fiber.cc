@@ -7,10 +7,25 @@
 #include <utility>
 #include <vector>
 
+// Each compiler says in its own way which sanitizer it serves.
 #if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/common_interface_defs.h>
+#define BYTEPS_LIKE_ADDRESSES 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define BYTEPS_LIKE_ADDRESSES 1
+#endif
 #endif
 #if defined(__SANITIZE_THREAD__)
+#define BYTEPS_LIKE_RACES 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define BYTEPS_LIKE_RACES 1
+#endif
+#endif
+#if defined(BYTEPS_LIKE_ADDRESSES)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(BYTEPS_LIKE_RACES)
 #include <sanitizer/tsan_interface.h>
 #endif
 
@@ -56,13 +71,13 @@ Fiber::Fiber(std::function<void()> body) : body_(std::move(body)), stack_(stacks
   const auto self = reinterpret_cast<uintptr_t>(this);
   ::makecontext(&own_, reinterpret_cast<void (*)()>(&Fiber::Begin), 2, static_cast<unsigned int>(self >> 32),
                 static_cast<unsigned int>(self));
-#if defined(__SANITIZE_THREAD__)
+#if defined(BYTEPS_LIKE_RACES)
   watched_ = __tsan_create_fiber(0);
 #endif
 }
 
 Fiber::~Fiber() {
-#if defined(__SANITIZE_THREAD__)
+#if defined(BYTEPS_LIKE_RACES)
   __tsan_destroy_fiber(watched_);
 #endif
   stacks.Give(stack_);
@@ -73,44 +88,44 @@ void Fiber::Begin(unsigned int high, unsigned int low) {
 }
 
 void Fiber::Run() {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(BYTEPS_LIKE_ADDRESSES)
   __sanitizer_finish_switch_fiber(fake_stack_, &outside_stack_, &outside_bytes_);
 #endif
   body_();
   body_ = nullptr;
   ended_ = true;
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(BYTEPS_LIKE_ADDRESSES)
   __sanitizer_start_switch_fiber(nullptr, outside_stack_, outside_bytes_);
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if defined(BYTEPS_LIKE_RACES)
   __tsan_switch_to_fiber(outside_watched_, 0);
 #endif
   ::setcontext(&outside_);
 }
 
 void Fiber::Enter() {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(BYTEPS_LIKE_ADDRESSES)
   __sanitizer_start_switch_fiber(&outside_fake_stack_, stack_, kStackBytes);
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if defined(BYTEPS_LIKE_RACES)
   outside_watched_ = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(watched_, 0);
 #endif
   ::swapcontext(&outside_, &own_);
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(BYTEPS_LIKE_ADDRESSES)
   __sanitizer_finish_switch_fiber(outside_fake_stack_, nullptr, nullptr);
 #endif
 }
 
 void Fiber::Leave() {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(BYTEPS_LIKE_ADDRESSES)
   __sanitizer_start_switch_fiber(&fake_stack_, outside_stack_, outside_bytes_);
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if defined(BYTEPS_LIKE_RACES)
   __tsan_switch_to_fiber(outside_watched_, 0);
 #endif
   ::swapcontext(&own_, &outside_);
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(BYTEPS_LIKE_ADDRESSES)
   __sanitizer_finish_switch_fiber(fake_stack_, &outside_stack_, &outside_bytes_);
 #endif
 }

@@ -16,6 +16,7 @@ constexpr uint64_t kLongestNews = 50'000;    // microseconds until a member hear
 constexpr uint64_t kMemoryPerByte = 8;  // that a shard may hold, of all tensors on all ranks: sums, scratch, results
 constexpr uint64_t kMemoryBesides = 8u << 20;
 constexpr uint32_t kFirstServer = 100;  // member numbers
+constexpr size_t kLeastSegment = 1024;
 
 std::vector<std::string> Names(const Plan& plan) {
   std::vector<std::string> names;
@@ -47,11 +48,12 @@ bool Names(const std::string& text, const std::string& word, uint32_t number) {
   return false;
 }
 
-// By a list, or by a count for each rank of which its own is the least.
+// By itself, in a list, or by a count for each rank of which its own is the least.
 bool NamesRank(const std::string& text, uint32_t rank) {
   constexpr std::string_view kCounts = "by rank: ";
   const size_t counts = text.find(kCounts);
-  if (counts == text.npos) return Names(text, "rank ", rank) || Names(text, "ranks ", rank);
+  if (Names(text, "rank ", rank) || Names(text, "ranks ", rank)) return true;
+  if (counts == text.npos) return false;
   std::vector<unsigned long> come;
   for (size_t next = counts + kCounts.size(); next < text.size() && std::isdigit(text[next]) != 0; next += 2) {
     size_t digits = 0;
@@ -77,21 +79,21 @@ Job::Job(Plan plan, Options options)
       world_(plan_.seed),
       network_(world_, *this, plan_.network),
       workers_(plan_.workers),
-      servers_(plan_.servers) {
+      servers_(plan_.all_servers()) {
   world_.SetLogSink([this](uint32_t process, LogLevel level, const std::string& text) {
     if (level >= LogLevel::kInfo && !is_dead(process)) Note(process, 'i', text);
   });
   network_.SlowDials(plan_.slow_one_in,
                      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(plan_.slowest)));
   for (uint32_t process = 1; process <= plan_.processes(); ++process) world_.AddProcess();
-  for (uint32_t number = 0; number < plan_.servers; ++number)
+  for (uint32_t number = 0; number < plan_.all_servers(); ++number)
     world_.Run(plan_.ProcessOfServer(number), [this, number] { RunServer(number); });
   for (uint32_t rank = 0; rank < plan_.workers; ++rank) {
     Board& board = *this;
     members_.push_back(std::make_unique<Member>(plan_, rank, board));
     world_.Run(plan_.ProcessOfWorker(rank), [this, rank] { RunWorker(rank); });
   }
-  for (uint32_t number = 0; defect_ != nullptr && defect_->loses_timers() && number < plan_.servers; ++number)
+  for (uint32_t number = 0; defect_ != nullptr && defect_->loses_timers() && number < plan_.all_servers(); ++number)
     world_.LoseTimers(plan_.ProcessOfServer(number));
   for (const Fault& fault : plan_.faults) world_.At(In(fault.at), [this, fault] { Begin(fault); });
 }
@@ -124,7 +126,7 @@ EngineOptions Job::OptionsOf(uint32_t rank) {
   options.standing = {rank, plan_.workers};
   options.member = rank + 1;
   options.segment_bytes = plan_.segment_bytes;
-  options.least_segment = 1024;
+  options.least_segment = kLeastSegment;
   options.credit_bytes = plan_.credit_bytes;
   options.bounce_bytes = 0;
   options.stall_warning = kStallWarning;
@@ -135,9 +137,26 @@ EngineOptions Job::OptionsOf(uint32_t rank) {
   return options;
 }
 
-std::vector<ShardAddress> Job::Addresses() const {
+std::vector<ShardAddress> Job::AddressesFor(uint32_t rank) const {
+  std::vector<ShardAddress> shards = AddressesOf(0, plan_.servers);
+  const auto rack = plan_.RackOf(rank);
+  if (!rack) return shards;
+  for (ShardAddress& shard : AddressesOf(plan_.servers + *rack, plan_.servers + *rack + 1))
+    shards.push_back(std::move(shard));
+  return shards;
+}
+
+std::vector<Aggregator> Job::Aggregators() const {
+  std::vector<Aggregator> aggregators;
+  for (uint32_t rack = 0; rack < plan_.racks.size(); ++rack)
+    aggregators.push_back(
+        {"r" + std::to_string(rack), plan_.racks[rack].ranks, kFirstServer + plan_.servers + rack, plan_.shards});
+  return aggregators;
+}
+
+std::vector<ShardAddress> Job::AddressesOf(uint32_t first, uint32_t last) const {
   std::vector<ShardAddress> shards;
-  for (uint32_t server = 0; server < plan_.servers; ++server)
+  for (uint32_t server = first; server < last; ++server)
     for (uint32_t shard = 0; shard < plan_.shards; ++shard)
       shards.push_back({server, shard, {UrlOf(server)}, kFirstServer + server});
   return shards;
@@ -145,7 +164,7 @@ std::vector<ShardAddress> Job::Addresses() const {
 
 void Job::RunWorker(uint32_t rank) {
   Worker& worker = workers_[rank];
-  worker.status = members_[rank]->Run(OptionsOf(rank), Addresses());
+  worker.status = members_[rank]->Run(OptionsOf(rank), AddressesFor(rank));
   worker.ended = true;
   if (!worker.dead) OnEnd(rank);
   world_.Wake(&meeting_, true);
@@ -177,11 +196,22 @@ void Job::RunServer(uint32_t number) {
     return;
   }
   self.server = std::move(*started);
-  self.server->SetWorld(
-      ShardWorld{1, NumbersOf(plan_.workers), kStallWarning, kStallTimeout, number, kFirstServer + number});
+  SetWorld(number);
   while (!stopping_ && !self.dead) world_.Block(&stopping_, World::Time::max());
   self.server->Stop();
   self.server.reset();
+}
+
+void Job::SetWorld(uint32_t number) {
+  ShardWorld world{1, NumbersOf(plan_.workers), kStallWarning, kStallTimeout, number, kFirstServer + number};
+  std::vector<ShardAddress> owners;
+  if (number < plan_.servers) {
+    world.aggregators = Aggregators();
+  } else {
+    world.own = Aggregators()[number - plan_.servers];
+    owners = AddressesOf(0, plan_.servers);
+  }
+  servers_[number].server->SetWorld(world, owners, kLeastSegment);
 }
 
 void Job::StopServers() {
@@ -291,7 +321,7 @@ void Job::Kill(uint32_t process, bool silently) {
 // The network's side --------------------------------------------------------------------------------------------------
 
 Job::Way& Job::WayOf(const Wire& wire, bool back) {
-  return ways_.try_emplace({wire.number, back}, FrameScanner(back), FrameScanner(back)).first->second;
+  return ways_.try_emplace({wire.number, back}, Way{FrameScanner(back), FrameScanner(back)}).first->second;
 }
 
 void Job::OnOpened(const Wire& wire) {
@@ -393,11 +423,16 @@ void Job::JudgeNaming() {
   const bool kills = fault.kind == FaultKind::kKill || (worker && fault.kind == FaultKind::kPowerOff);
   if (!kills || !is_dead(fault.process)) return;
   const uint32_t number = fault.process - 1 - (worker ? 0 : plan_.workers);
+  // An aggregator lets nobody in before it has reached all owners, so until then it is the one that can't be reached.
+  const auto waits = [&](uint32_t rank) { return plan_.RackOf(rank) && !members_[rank]->has_begun(); };
+  for (uint32_t rank = 0; rank < plan_.workers; ++rank)
+    if (waits(rank)) return;
   for (uint32_t rank = 0; rank < plan_.workers; ++rank) {
     const Worker& one = workers_[rank];
     if (one.dead || !one.ended || one.status.ok()) continue;
     const std::string& said = one.status.message();
     if (worker ? NamesRank(said, number) : Names(said, "server ", number)) continue;
+    if (!worker && number >= plan_.servers && Names(said, "rack r", number - plan_.servers)) continue;
     outcome_.complaints.push_back("rank " + std::to_string(rank) + " is not told who was lost: " + said);
   }
 }

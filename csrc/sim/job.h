@@ -77,7 +77,10 @@ class Job final : private Tap, private Board {
   void RunWorker(uint32_t rank);
   void RunServer(uint32_t number);
   EngineOptions OptionsOf(uint32_t rank);
-  std::vector<ShardAddress> Addresses() const;
+  std::vector<ShardAddress> AddressesOf(uint32_t first, uint32_t last) const;
+  std::vector<ShardAddress> AddressesFor(uint32_t rank) const;
+  std::vector<Aggregator> Aggregators() const;
+  void SetWorld(uint32_t number);
   void OnEvent(uint32_t process, Code code, const std::string& text, bool fatal);
   void OnEnd(uint32_t rank);
   void Spread(Code code, const std::string& text);

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "compression/registry.h"
 #include "csrc/base/thread.h"
 
 namespace byteps_like::sim {
@@ -24,14 +25,15 @@ int64_t Brought(uint32_t rank, uint32_t tensor, uint32_t round, size_t i) {
   return (int64_t{1} << rank) * Pattern(tensor, round, i);
 }
 
-Op OpOf(uint32_t tensor, uint32_t round) {
+Op OpOf(const Plan& plan, uint32_t tensor, uint32_t round) {
   constexpr Op kOps[] = {Op::kSum, Op::kSum, Op::kMax, Op::kSum, Op::kBroadcast, Op::kSum};
-  return kOps[(tensor + round) % std::size(kOps)];
+  const Op op = kOps[(tensor + round) % std::size(kOps)];
+  return op == Op::kMax && !plan.tensors[tensor].codec.empty() ? Op::kSum : op;
 }
 uint32_t RootOf(const Plan& plan, uint32_t round) { return round % plan.workers; }
 
 int64_t Expected(const Plan& plan, uint32_t tensor, uint32_t round, size_t i) {
-  switch (OpOf(tensor, round)) {
+  switch (OpOf(plan, tensor, round)) {
     case Op::kMax:
       return Brought(plan.workers - 1, tensor, round, i);
     case Op::kBroadcast:
@@ -125,27 +127,44 @@ void Member::Fail(Code code, const std::string& text) {
   if (engine_ != nullptr) engine_->Fail(code, text);
 }
 
-std::vector<PartitionSpec> Member::Cut(uint64_t bytes, uint64_t first_key) const {
+// `by_rack`: the sums of a rank that is in one go by its aggregator.
+std::vector<PartitionSpec> Member::Cut(uint64_t bytes, uint64_t first_key, bool by_rack) const {
   std::vector<PartitionSpec> parts;
+  const uint32_t shards = plan_.servers * plan_.shards;
+  const auto rack = by_rack ? plan_.RackOf(rank_) : std::nullopt;
   for (uint64_t offset = 0; offset < bytes; offset += plan_.partition_bytes) {
     const auto index = static_cast<uint32_t>(parts.size());
     const auto length = static_cast<uint32_t>(std::min<uint64_t>(plan_.partition_bytes, bytes - offset));
-    parts.push_back({first_key + index, offset, length, index % (plan_.servers * plan_.shards)});
+    parts.push_back({first_key + index, offset, length, index % shards});
+    if (!rack) continue;
+    parts.back().owner = {index % shards / plan_.shards, index % plan_.shards};
+    parts.back().channel = shards + index % plan_.shards;
   }
   return parts;
 }
 
+Status Member::Declare(Tensor& tensor) {
+  const TensorPlan& one = plan_.tensors[tensor.number];
+  tensor.dtype = Fits(plan_, one.dtype) ? one.dtype : DType::kInt32;
+  tensor.memory.resize(one.elements * SizeOf(tensor.dtype));
+  const auto parts = Cut(tensor.memory.size(), kKeysOfOne * (tensor.number + 1), one.codec.empty());
+  tensor.parts = static_cast<uint32_t>(parts.size());
+  if (one.codec.empty()) {
+    tensor.id = engine_->Declare(tensor.dtype, parts);
+    return {};
+  }
+  auto codec = MakeCodec(one.codec, plan_.workers);
+  if (!codec.ok()) return codec.status();
+  auto declared = engine_->DeclareCoded(parts, {*codec, (*codec)->spec()});
+  if (declared.ok()) tensor.id = *declared;
+  return declared.status();
+}
+
 Status Member::Work() {
   for (uint32_t number = 0; number < plan_.tensors.size(); ++number) {
-    auto tensor = std::make_unique<Tensor>();
-    const TensorPlan& one = plan_.tensors[number];
-    tensor->number = number;
-    tensor->dtype = Fits(plan_, one.dtype) ? one.dtype : DType::kInt32;
-    tensor->memory.resize(one.elements * SizeOf(tensor->dtype));
-    const auto parts = Cut(tensor->memory.size(), kKeysOfOne * (number + 1));
-    tensor->parts = static_cast<uint32_t>(parts.size());
-    tensor->id = engine_->Declare(tensor->dtype, parts);
-    tensors_.push_back(std::move(tensor));
+    tensors_.push_back(std::make_unique<Tensor>());
+    tensors_.back()->number = number;
+    if (Status declared = Declare(*tensors_.back()); !declared.ok()) return declared;
   }
   for (uint32_t number = 0; number < plan_.stores.size(); ++number) {
     auto store = std::make_unique<Store>();
@@ -192,7 +211,7 @@ Status Member::Begin(Tensor& tensor, uint32_t round) {
   request.tensor = tensor.id;
   request.address = tensor.memory.data();
   request.last_part = tensor.parts;
-  request.op = OpOf(tensor.number, round);
+  request.op = OpOf(plan_, tensor.number, round);
   request.root = request.op == Op::kBroadcast ? RootOf(plan_, round) : 0;
   request.priority = static_cast<int32_t>(random_.Below(4));
   board_.OnStep(rank_, '>', "tensor " + std::to_string(tensor.number) + ", round " + std::to_string(round));

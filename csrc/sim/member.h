@@ -39,7 +39,8 @@ class Member {
   struct Tensor;
   struct Store;
 
-  std::vector<PartitionSpec> Cut(uint64_t bytes, uint64_t first_key) const;
+  std::vector<PartitionSpec> Cut(uint64_t bytes, uint64_t first_key, bool by_rack = false) const;
+  Status Declare(Tensor& tensor);
   Status Work();
   Status Round(uint32_t round);
   Status Begin(Tensor& tensor, uint32_t round);

@@ -22,6 +22,10 @@ constexpr FaultKind kSurvived[] = {FaultKind::kReset, FaultKind::kStall, FaultKi
 constexpr FaultKind kLethal[] = {FaultKind::kKill, FaultKind::kPowerOff, FaultKind::kSwallow, FaultKind::kCut,
                                  FaultKind::kPause};
 
+// They lose nothing, or nothing of numbers as small as members bring.
+constexpr const char* kCodecs[] = {"fp16", "coo", "bitmap", "blocksparse:block=32,dense=1"};
+constexpr uint32_t kMostRanksOfCodecs = 4;
+
 template <typename T, size_t N>
 const T& OneOf(Random& random, const T (&values)[N]) {
   return values[random.Below(N)];
@@ -45,10 +49,23 @@ void DrawWork(Random& random, Plan& plan) {
   plan.segment_bytes = 1024 << random.Below(5);
   plan.credit_bytes = 4096 << random.Below(9);
   plan.announces = !random.OneIn(3);
-  for (uint64_t i = random.Between(1, 4); i > 0; --i)
+  for (uint64_t i = random.Between(1, 4); i > 0; --i) {
     plan.tensors.push_back({OneOf(random, kTypes), Size(random, 20'000)});
+    if (random.OneIn(4) && plan.workers <= kMostRanksOfCodecs)
+      plan.tensors.back() = {DType::kFloat32, plan.tensors.back().elements, OneOf(random, kCodecs)};
+  }
   for (uint64_t i = random.Below(3); i > 0; --i)
     plan.stores.push_back({OneOf(random, kPolicies), Size(random, 5'000), static_cast<uint32_t>(random.Between(1, 5))});
+}
+
+void DrawRacks(Random& random, Plan& plan) {
+  if (!random.OneIn(4)) return;
+  plan.racks.resize(random.Between(1, 2));
+  for (uint32_t rank = 0; rank < plan.workers; ++rank) {
+    const uint64_t rack = random.Below(plan.racks.size() + 1);
+    if (rack < plan.racks.size()) plan.racks[rack].ranks.push_back(rank);
+  }
+  std::erase_if(plan.racks, [](const RackPlan& rack) { return rack.ranks.empty(); });
 }
 
 void DrawNetwork(Random& random, Plan& plan) {
@@ -63,10 +80,12 @@ void DrawNetwork(Random& random, Plan& plan) {
 Fault DrawFault(Random& random, const Plan& plan, FaultKind kind, double longest) {
   Fault fault{.kind = kind, .at = Fraction(random) * kHorizon};
   const auto worker = plan.ProcessOfWorker(static_cast<uint32_t>(random.Below(plan.workers)));
-  const auto server = plan.ProcessOfServer(static_cast<uint32_t>(random.Below(plan.servers)));
+  const auto server = plan.ProcessOfServer(static_cast<uint32_t>(random.Below(plan.all_servers())));
+  const bool between_servers = !plan.racks.empty() && random.OneIn(3);
+  const auto other = between_servers ? plan.ProcessOfServer(static_cast<uint32_t>(random.Below(plan.servers))) : worker;
   const bool turned = random.OneIn(2);
-  fault.process = turned ? server : worker;
-  fault.other = turned ? worker : server;
+  fault.process = turned ? server : other;
+  fault.other = turned ? other : server;
   fault.seconds = Fraction(random) * longest;
   return fault;
 }
@@ -81,25 +100,35 @@ void DrawFaults(Random& random, Plan& plan) {
   std::ranges::sort(plan.faults, {}, &Fault::at);
 }
 
-bool Involves(const Plan& plan, const Fault& fault) {
-  return fault.process <= plan.processes() && fault.other <= plan.processes();
-}
-
-// The same without the last worker, or the last server. What spoke of it, or of a process behind it, is left out.
-Plan WithoutWorker(Plan plan) {
-  const uint32_t gone = plan.ProcessOfWorker(plan.workers - 1);
+// What spoke of it is left out; those behind it move up.
+void LeaveOut(Plan& plan, uint32_t gone) {
   std::erase_if(plan.faults, [&](const Fault& one) { return one.process == gone || one.other == gone; });
   for (Fault& fault : plan.faults) {
     fault.process -= fault.process > gone;
     fault.other -= fault.other > gone;
   }
+}
+
+Plan WithoutRack(Plan plan) {
+  LeaveOut(plan, plan.processes());
+  plan.racks.pop_back();
+  return plan;
+}
+
+// Without the last worker; or, if that is alone in its rack, without the racks from there on.
+Plan WithoutWorker(Plan plan) {
+  const uint32_t rank = plan.workers - 1;
+  if (const auto rack = plan.RackOf(rank)) plan.racks[*rack].ranks.pop_back();
+  while (std::ranges::any_of(plan.racks, [](const RackPlan& one) { return one.ranks.empty(); }))
+    plan = WithoutRack(plan);
+  LeaveOut(plan, plan.ProcessOfWorker(rank));
   --plan.workers;
   return plan;
 }
 
 Plan WithoutServer(Plan plan) {
+  LeaveOut(plan, plan.ProcessOfServer(plan.servers - 1));
   --plan.servers;
-  std::erase_if(plan.faults, [&](const Fault& one) { return !Involves(plan, one); });
   return plan;
 }
 
@@ -122,9 +151,16 @@ bool Fault::lethal() const {
   return ends || (kind != FaultKind::kReset && seconds > kSurvivable);
 }
 
+std::optional<uint32_t> Plan::RackOf(uint32_t rank) const {
+  for (uint32_t rack = 0; rack < racks.size(); ++rack)
+    if (std::ranges::find(racks[rack].ranks, rank) != racks[rack].ranks.end()) return rack;
+  return std::nullopt;
+}
+
 std::string Plan::NameOf(uint32_t process) const {
   if (process <= workers) return "w" + std::to_string(process - 1);
-  return "s" + std::to_string(process - workers - 1);
+  const uint32_t server = process - workers - 1;
+  return server < servers ? "s" + std::to_string(server) : "a" + std::to_string(server - servers);
 }
 
 bool Plan::lethal() const { return std::ranges::any_of(faults, &Fault::lethal); }
@@ -145,10 +181,15 @@ std::string Plan::Describe() const {
       segment_bytes, credit_bytes, network.window, announces ? "" : ", no announcements");
   std::string all = text;
   for (const TensorPlan& tensor : tensors)
-    all += "\n  tensor of " + std::to_string(tensor.elements) + " " + byteps_like::NameOf(tensor.dtype);
+    all += "\n  tensor of " + std::to_string(tensor.elements) + " " + byteps_like::NameOf(tensor.dtype) +
+           (tensor.codec.empty() ? "" : ", " + tensor.codec);
   for (const StorePlan& store : stores)
     all += "\n  store of " + std::to_string(store.elements) + ", " + std::to_string(store.pushes) + " pushes, " +
            store.policy;
+  for (const RackPlan& rack : racks) {
+    all += "\n  a rack of";
+    for (const uint32_t rank : rack.ranks) all += " w" + std::to_string(rank);
+  }
   for (const Fault& fault : faults) {
     std::snprintf(text, sizeof text, "\n  at %.6f %s of %s, with %s, %.6f s", fault.at, sim::NameOf(fault.kind),
                   NameOf(fault.process).c_str(), NameOf(fault.other).c_str(), fault.seconds);
@@ -162,6 +203,7 @@ Plan DrawPlan(uint64_t seed) {
   Plan plan;
   plan.seed = seed;
   DrawWork(random, plan);
+  DrawRacks(random, plan);
   DrawNetwork(random, plan);
   DrawFaults(random, plan);
   return plan;
@@ -174,6 +216,7 @@ std::vector<Plan> Smaller(const Plan& plan) {
   Offer(smaller, plan, plan.rounds > 1, [](Plan& one) { one.rounds = 1; });
   Offer(smaller, plan, !plan.stores.empty() && !plan.tensors.empty(), [](Plan& one) { one.stores.clear(); });
   Offer(smaller, plan, !plan.stores.empty() && !plan.tensors.empty(), [](Plan& one) { one.tensors.clear(); });
+  Offer(smaller, plan, !plan.racks.empty(), [](Plan& one) { one = WithoutRack(one); });
   Offer(smaller, plan, plan.workers > 2, [](Plan& one) { one = WithoutWorker(one); });
   Offer(smaller, plan, plan.servers > 1, [](Plan& one) { one = WithoutServer(one); });
   Offer(smaller, plan, plan.shards > 1, [](Plan& one) { one.shards = 1; });

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,11 +37,17 @@ struct Fault {
 struct TensorPlan {
   DType dtype = DType::kInt64;
   uint32_t elements = 0;
+  std::string codec = "";  // of fp32, and exact for what members bring; "": none
 };
 
 struct StorePlan {
   std::string policy;
   uint32_t elements = 0, pushes = 0;
+};
+
+// Workers whose sums go by an aggregator of their own.
+struct RackPlan {
+  std::vector<uint32_t> ranks;  // ascending
 };
 
 struct Plan {
@@ -49,6 +56,7 @@ struct Plan {
   uint32_t rounds = 3;
   std::vector<TensorPlan> tensors;
   std::vector<StorePlan> stores;
+  std::vector<RackPlan> racks;  // the aggregator of the first is server number `servers`, and so on
   uint32_t partition_bytes = 16384;
   size_t segment_bytes = 4096, credit_bytes = 1u << 20;
   bool announces = true;  // what ends the job anywhere is told to all, as a scheduler does
@@ -57,10 +65,12 @@ struct Plan {
   double slowest = 0;        // seconds
   std::vector<Fault> faults;
 
-  uint32_t processes() const { return workers + servers; }
+  uint32_t all_servers() const { return servers + static_cast<uint32_t>(racks.size()); }  // aggregators last
+  uint32_t processes() const { return workers + all_servers(); }
   uint32_t ProcessOfWorker(uint32_t rank) const { return 1 + rank; }
   uint32_t ProcessOfServer(uint32_t server) const { return 1 + workers + server; }
-  std::string NameOf(uint32_t process) const;  // "w0", "s1"
+  std::optional<uint32_t> RackOf(uint32_t rank) const;
+  std::string NameOf(uint32_t process) const;  // "w0", "s1", "a0" of an aggregator
   bool lethal() const;
   double last_fault() const;     // when the last one is over, in seconds
   std::string Describe() const;  // a line, and one for each fault

@@ -5,12 +5,6 @@
 #include <utility>
 
 namespace byteps_like {
-namespace {
-
-constexpr size_t kEventsAtOnce = 64;
-
-}  // namespace
-
 EventLoop::EventLoop(Result<std::unique_ptr<Poller>> poller)
     : poller_(poller.ok() ? std::move(*poller) : nullptr), made_(poller.status()) {}
 
@@ -165,7 +159,7 @@ int EventLoop::WaitMilliseconds() {
 }
 
 bool EventLoop::WaitForEvents(int milliseconds) {
-  std::array<uint64_t, kEventsAtOnce> tags;
+  std::array<uint64_t, Poller::kMostAtOnce> tags;
   const size_t count = poller_->Wait(tags, milliseconds);
   for (size_t i = 0; i < count; ++i) {
     const uint64_t tag = tags[i];

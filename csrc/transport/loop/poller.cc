@@ -16,8 +16,6 @@
 namespace byteps_like {
 namespace {
 
-constexpr size_t kEventsAtOnce = 64;
-
 void Ring(const Fd& fd) {
   const uint64_t one = 1;
   // Can only fail by overflow of the counter, and then it has been rung.
@@ -51,7 +49,7 @@ class KernelPoller final : public Poller {
   void Unwatch(int fd) override { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
 
   size_t Wait(std::span<uint64_t> tags, int milliseconds) override {
-    std::array<epoll_event, kEventsAtOnce> events;
+    std::array<epoll_event, kMostAtOnce> events;
     const auto most = static_cast<int>(std::min(tags.size(), events.size()));
     const int count = ::epoll_wait(epoll_.get(), events.data(), most, milliseconds);
     for (int i = 0; i < count; ++i) tags[static_cast<size_t>(i)] = events[static_cast<size_t>(i)].data.u64;

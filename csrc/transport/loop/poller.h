@@ -29,6 +29,7 @@ class Poller {
   virtual void Nudge() = 0;  // any thread
 
   static constexpr uint64_t kWoken = ~0ull;
+  static constexpr size_t kMostAtOnce = 64;  // that Wait tells of
 };
 
 }  // namespace byteps_like

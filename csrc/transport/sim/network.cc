@@ -201,7 +201,8 @@ void Network::Cut(uint32_t from, uint32_t to) {
 
 void Network::Mend(uint32_t from, uint32_t to) {
   cuts_.erase({from, to});
-  for (const auto& connection : Living()) connection->Resume();
+  for (const auto& [number, connection] : connections_)  // of a dead process the last word may be under way
+    if (const auto one = connection.lock()) one->Resume();
 }
 
 void Network::SlowDials(uint64_t one_in, Clock::duration most) {

@@ -40,6 +40,19 @@ TEST_CASE("simulation: 200 jobs keep the rules, whatever happens to their links 
   if (kSlow == 1) CHECK(killed > 0);
 }
 
+// A shard asked its store keys for something to send to an aggregator, which has no place there.
+TEST_CASE("simulation: racks and stores share servers") {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    Plan plan = DrawPlan(seed);
+    plan.faults.clear();
+    plan.racks = {{.ranks = {0}}, {.ranks = {1}}};
+    plan.stores = {{.policy = "asp", .elements = 100, .pushes = 3}};
+    const Outcome outcome = Job(plan, {}).Run();
+    for (const std::string& complaint : outcome.complaints) FAIL_CHECK("seed " << seed << ": " << complaint);
+    CHECK(outcome.finished == plan.workers);
+  }
+}
+
 TEST_CASE("simulation: a seed has one history") {
   for (const uint64_t seed : {3, 14, 185}) {
     const Outcome one = Job(DrawPlan(seed), {}).Run(), other = Job(DrawPlan(seed), {.keeps_lines = true}).Run();
