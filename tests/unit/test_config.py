@@ -122,6 +122,24 @@ def test_the_secret_is_not_shown() -> None:
     assert "hush" not in repr(Config(secret="hush"))
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tls": "maybe"}, "tls='maybe' is none of off, on"),
+        ({"tls": "on", "tls_cert": "c", "tls_ca": "a"}, "tls_cert, tls_ca without tls_key"),
+        ({"tls_cert": "c", "tls_ca": "a", "tls_key": "k"}, "tls_cert, tls_key, tls_ca with tls='off'"),
+        ({"tls_rdma": "on"}, "tls_rdma='on' is none of off, clear"),
+    ],
+)
+def test_encryption_that_cannot_be_is_refused(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config.from_env({}, **settings)
+
+
+def test_encryption_by_either_name() -> None:
+    assert Config.from_env({"BYTEPS_TLS": "on"}).tls == Config.from_env({"BYTEPS_LIKE_TLS": "on"}).tls == "on"
+
+
 def test_job_settings() -> None:
     config = Config.from_env({}, stall_warning=1.0)
     assert config.job_settings(explicit_only=True) == {"stall_warning": "1.0"}

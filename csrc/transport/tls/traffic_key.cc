@@ -3,9 +3,9 @@
 #include <openssl/crypto.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace byteps_like::tls {
 namespace {
@@ -31,13 +31,20 @@ const unsigned char* Unsigned(const std::byte* bytes) { return reinterpret_cast<
 
 }  // namespace
 
-TrafficKey::~TrafficKey() { OPENSSL_cleanse(secret_.data(), secret_.size()); }
+TrafficKey::~TrafficKey() {
+  OPENSSL_cleanse(secret_.data(), secret_.size());
+  if (own_ != nullptr) OPENSSL_cleanse(own_.get(), sizeof(*own_));
+}
 
-Result<TrafficKey> TrafficKey::Of(const Secret& secret, bool seals) {
+Result<TrafficKey> TrafficKey::Of(const Secret& secret, bool seals, bool by_openssl) {
   TrafficKey key;
   key.seals_ = seals;
-  key.context_.reset(EVP_CIPHER_CTX_new());
-  if (key.context_ == nullptr) return NoCipher();
+  if (kernels::HasGcm() && !by_openssl) {
+    key.own_ = std::make_unique<kernels::GcmKey>();
+  } else {
+    key.context_.reset(EVP_CIPHER_CTX_new());
+    if (key.context_ == nullptr) return NoCipher();
+  }
   if (Status set = key.Set(secret); !set.ok()) return set;
   return key;
 }
@@ -49,12 +56,18 @@ Status TrafficKey::Set(const Secret& secret) {
   if (!iv.ok()) return iv.status();
   secret_ = secret;
   records_ = 0;
-  std::transform(iv->begin(), iv->begin() + iv_.size(), iv_.begin(),
-                 [](std::byte byte) { return std::to_integer<unsigned char>(byte); });
-  const int made =
-      EVP_CipherInit_ex(context_.get(), EVP_aes_128_gcm(), nullptr, Unsigned(key->data()), iv_.data(), seals_ ? 1 : 0);
+  std::memcpy(iv_.data(), iv->data(), iv_.size());
+  unsigned char bytes[kKeyBytes];
+  std::memcpy(bytes, key->data(), kKeyBytes);
+  bool made = true;
+  if (own_ != nullptr) {
+    kernels::GcmExpand(bytes, *own_);
+  } else {
+    made = EVP_CipherInit_ex(context_.get(), EVP_aes_128_gcm(), nullptr, bytes, iv_.data(), seals_ ? 1 : 0) == 1;
+  }
+  OPENSSL_cleanse(bytes, kKeyBytes);
   OPENSSL_cleanse(key->data(), key->size());
-  return made == 1 ? Status() : NoCipher();
+  return made ? Status() : NoCipher();
 }
 
 Status TrafficKey::Update() {
@@ -62,7 +75,7 @@ Status TrafficKey::Update() {
   return next.ok() ? Set(*next) : next.status();
 }
 
-std::array<unsigned char, 12> TrafficKey::NextNonce() {
+TrafficKey::Nonce TrafficKey::NextNonce() {
   auto nonce = iv_;
   for (size_t i = 0; i < sizeof(records_); ++i) {
     nonce[nonce.size() - 1 - i] ^= static_cast<unsigned char>(records_ >> (8 * i));
@@ -76,14 +89,42 @@ Result<size_t> TrafficKey::Seal(ContentType type, std::span<const iovec> pieces,
   const unsigned char header[] = {kOpaque, kMajor, kMinor, static_cast<unsigned char>(sealed >> 8),
                                   static_cast<unsigned char>(sealed)};
   static_assert(sizeof(header) == kRecordHeaderBytes);
-  unsigned char* to = std::copy(std::begin(header), std::end(header), Unsigned(out));
+  std::copy(std::begin(header), std::end(header), Unsigned(out));
+  const Nonce nonce = NextNonce();
+  if (own_ != nullptr) {
+    SealByUs(nonce, pieces, type, Unsigned(out), content);
+  } else if (!SealBySsl(nonce, pieces, type, Unsigned(out), content)) {
+    return NoCipher();
+  }
+  return kRecordHeaderBytes + sealed;
+}
+
+void TrafficKey::SealByUs(const Nonce& nonce, std::span<const iovec> pieces, ContentType type, unsigned char* record,
+                          size_t content) {
+  unsigned char* const message = record + kRecordHeaderBytes;
+  kernels::GcmWork work;
+  std::copy(nonce.begin(), nonce.end(), work.nonce);
+  kernels::GcmBegin(*own_, work, record, kRecordHeaderBytes);
+  for (const iovec& piece : pieces) {
+    const size_t length = std::min(piece.iov_len, content - work.done);
+    kernels::GcmSeal(*own_, work, message, piece.iov_base, length);
+  }
+  kernels::GcmSeal(*own_, work, message, &type, sizeof(type));
+  unsigned char tag[kTagBytes];
+  kernels::GcmEnd(*own_, work, message, kRecordHeaderBytes, tag);
+  std::copy(std::begin(tag), std::end(tag), message + work.done);
+}
+
+bool TrafficKey::SealBySsl(const Nonce& nonce, std::span<const iovec> pieces, ContentType type, unsigned char* record,
+                           size_t content) {
   EVP_CIPHER_CTX* const context = context_.get();
+  unsigned char* to = record + kRecordHeaderBytes;
   int size = 0;
-  bool good = EVP_EncryptInit_ex(context, nullptr, nullptr, nullptr, NextNonce().data()) == 1 &&
-              EVP_EncryptUpdate(context, nullptr, &size, header, sizeof(header)) == 1;
+  bool good = EVP_EncryptInit_ex(context, nullptr, nullptr, nullptr, nonce.data()) == 1 &&
+              EVP_EncryptUpdate(context, nullptr, &size, record, kRecordHeaderBytes) == 1;
   const auto append = [&](const void* bytes, size_t length) {
-    good = good && EVP_EncryptUpdate(context, to, &size, static_cast<const unsigned char*>(bytes),
-                                     static_cast<int>(length)) == 1;
+    const auto* from = static_cast<const unsigned char*>(bytes);
+    good = good && EVP_EncryptUpdate(context, to, &size, from, static_cast<int>(length)) == 1;
     to += length;
   };
   for (const iovec& piece : pieces) {
@@ -92,31 +133,50 @@ Result<size_t> TrafficKey::Seal(ContentType type, std::span<const iovec> pieces,
     content -= length;
   }
   append(&type, sizeof(type));
-  good = good && EVP_EncryptFinal_ex(context, to, &size) == 1 &&
+  return good && EVP_EncryptFinal_ex(context, to, &size) == 1 &&
          EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, kTagBytes, to) == 1;
-  return good ? Result<size_t>(kRecordHeaderBytes + sealed) : NoCipher();
 }
 
 Result<TrafficKey::Opened> TrafficKey::Open(std::span<const std::byte> record, std::byte* out) {
-  const size_t content = record.size() - kOverheadBytes;
-  const unsigned char* const sealed = Unsigned(record.data()) + kRecordHeaderBytes;
-  EVP_CIPHER_CTX* const context = context_.get();
-  ContentType type{};
+  Opened opened{{}, record.size() - kOverheadBytes};
+  const Nonce nonce = NextNonce();
+  const unsigned char* const bytes = Unsigned(record.data());
+  const std::optional<bool> right =
+      own_ != nullptr ? OpenByUs(nonce, bytes, Unsigned(out), opened) : OpenBySsl(nonce, bytes, Unsigned(out), opened);
+  if (!right) return NoCipher();
+  if (*right) return opened;
+  return Status(Code::kCorrupt, "a record failed its authentication: it was changed, repeated or left out");
+}
+
+bool TrafficKey::OpenByUs(const Nonce& nonce, const unsigned char* record, unsigned char* out, Opened& opened) {
+  const unsigned char* const message = record + kRecordHeaderBytes;
+  kernels::GcmWork work;
+  std::copy(nonce.begin(), nonce.end(), work.nonce);
+  kernels::GcmBegin(*own_, work, record, kRecordHeaderBytes);
+  kernels::GcmOpen(*own_, work, message, out, opened.content);
+  kernels::GcmOpen(*own_, work, message, &opened.type, sizeof(opened.type));
   unsigned char tag[kTagBytes];
-  std::copy_n(sealed + content + 1, kTagBytes, tag);
+  kernels::GcmEnd(*own_, work, message, kRecordHeaderBytes, tag);
+  return CRYPTO_memcmp(tag, message + work.done, kTagBytes) == 0;
+}
+
+std::optional<bool> TrafficKey::OpenBySsl(const Nonce& nonce, const unsigned char* record, unsigned char* out,
+                                          Opened& opened) {
+  EVP_CIPHER_CTX* const context = context_.get();
+  const unsigned char* const message = record + kRecordHeaderBytes;
+  const size_t content = opened.content;
+  auto* const type = reinterpret_cast<unsigned char*>(&opened.type);
+  unsigned char tag[kTagBytes], nothing;
+  std::copy_n(message + content + 1, kTagBytes, tag);
   int size = 0;
   const bool possible =
-      EVP_DecryptInit_ex(context, nullptr, nullptr, nullptr, NextNonce().data()) == 1 &&
-      EVP_DecryptUpdate(context, nullptr, &size, Unsigned(record.data()), kRecordHeaderBytes) == 1 &&
-      (content == 0 || EVP_DecryptUpdate(context, Unsigned(out), &size, sealed, static_cast<int>(content)) == 1) &&
-      EVP_DecryptUpdate(context, reinterpret_cast<unsigned char*>(&type), &size, sealed + content, 1) == 1 &&
+      EVP_DecryptInit_ex(context, nullptr, nullptr, nullptr, nonce.data()) == 1 &&
+      EVP_DecryptUpdate(context, nullptr, &size, record, kRecordHeaderBytes) == 1 &&
+      (content == 0 || EVP_DecryptUpdate(context, out, &size, message, static_cast<int>(content)) == 1) &&
+      EVP_DecryptUpdate(context, type, &size, message + content, 1) == 1 &&
       EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_SET_TAG, kTagBytes, tag) == 1;
-  if (!possible) return NoCipher();
-  unsigned char nothing;
-  if (EVP_DecryptFinal_ex(context, &nothing, &size) != 1) {
-    return Status(Code::kCorrupt, "a record failed its authentication: it was changed, repeated or left out");
-  }
-  return Opened{type, content};
+  if (!possible) return std::nullopt;
+  return EVP_DecryptFinal_ex(context, &nothing, &size) == 1;
 }
 
 Result<size_t> RecordSize(std::span<const std::byte> bytes) {

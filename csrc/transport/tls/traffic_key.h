@@ -12,9 +12,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "csrc/base/status.h"
+#include "csrc/kernels/gcm/gcm.h"
 #include "csrc/transport/hmac.h"
 
 namespace byteps_like::tls {
@@ -36,7 +38,8 @@ class TrafficKey {
   TrafficKey& operator=(TrafficKey&&) = default;
   ~TrafficKey();
 
-  static Result<TrafficKey> Of(const Secret& secret, bool seals);
+  // `by_openssl`: also where the processor has what our own code needs.
+  static Result<TrafficKey> Of(const Secret& secret, bool seals, bool by_openssl = false);
   Status Update();  // to the next secret, as KeyUpdate says
 
   uint64_t records() const { return records_; }  // under this key
@@ -56,12 +59,21 @@ class TrafficKey {
   struct Free {
     void operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CTX_free(context); }
   };
+  using Nonce = std::array<unsigned char, 12>;
   Status Set(const Secret& secret);
-  std::array<unsigned char, 12> NextNonce();
+  Nonce NextNonce();
+  bool SealBySsl(const Nonce& nonce, std::span<const iovec> pieces, ContentType type, unsigned char* record,
+                 size_t content);
+  void SealByUs(const Nonce& nonce, std::span<const iovec> pieces, ContentType type, unsigned char* record,
+                size_t content);
+  // Whether the tag is right; nothing if OpenSSL fails.
+  std::optional<bool> OpenBySsl(const Nonce& nonce, const unsigned char* record, unsigned char* out, Opened& opened);
+  bool OpenByUs(const Nonce& nonce, const unsigned char* record, unsigned char* out, Opened& opened);
 
-  std::unique_ptr<EVP_CIPHER_CTX, Free> context_;
+  std::unique_ptr<EVP_CIPHER_CTX, Free> context_;  // or:
+  std::unique_ptr<kernels::GcmKey> own_;
   Secret secret_{};
-  std::array<unsigned char, 12> iv_{};
+  Nonce iv_{};
   uint64_t records_ = 0;
   bool seals_ = false;
 };

@@ -33,6 +33,11 @@ def test_the_example_as_its_docstring_says():
         assert f"rank {rank} of 2" in output
 
 
+def test_the_example_encrypted():
+    output = run_job("--tls", "-n", "2", "-s", "1", "--", sys.executable, str(ROOT / "examples" / "portable.py"))
+    assert "loss 0.0" in output
+
+
 TRAINING = """
 import hashlib, os, sys
 if os.environ["BYTEPS_LIKE_RANK"] == "1":

@@ -83,6 +83,13 @@ def test_a_secret_that_only_some_were_given_is_told_to_all():
     assert len(errors) == 2 and all("rank 1 was given the job's secret, rank 0 was not" in text for text in errors)
 
 
+def test_encryption_asks_for_a_secret_that_does_not_pass_through_the_store():
+    store = dist.HashStore()
+    config = Config(job="encrypted", rank=0, world_size=2, tls="on", num_servers=0)
+    with pytest.raises(ConfigError, match=r"tls='on' needs the job's secret on every rank.*BYTEPS_LIKE_SECRET_FILE"):
+        embedded.bootstrap(config, MeetingSeat(store, 0, 2, 5.0, "127.0.0.1"))
+
+
 @pytest.mark.parametrize("servers", [0, 1])
 def test_torchrun(warm_python, tmp_path, servers):
     script = tmp_path / "worker.py"

@@ -124,3 +124,15 @@ def test_required_still_takes_shared_memory_on_one_host() -> None:
 def test_contradictions_are_refused(settings: dict) -> None:
     with pytest.raises(ConfigError, match="rdma="):
         rdma_listen_url(Config(**settings), "10.0.0.2", lambda: TWO_CARDS)
+
+
+def test_encryption_leaves_rdma_out_unless_it_may_be_in_the_clear() -> None:
+    assert rdma_listen_url(Config(tls="on"), "10.0.0.2", _never) == ""
+    offered = (*OFFERED[:2], "tls+tcp://10.0.0.3:4712")
+    assert peer_urls(Config(tls="on"), offered, False, "rank 1", lambda: TWO_CARDS) == [offered[2]]
+    clear = Config(tls="on", tls_rdma="clear")
+    assert rdma_listen_url(clear, "10.0.0.2", lambda: TWO_CARDS).startswith("rdma://10.0.0.2")
+    assert peer_urls(clear, offered, False, "rank 1", lambda: TWO_CARDS) == list(offered[1:])
+    for settings in ({"rdma": "require"}, {"transport": "rdma"}):
+        with pytest.raises(ConfigError, match="contradict each other, since RDMA is not encrypted; tls_rdma='clear'"):
+            rdma_listen_url(Config(tls="on", **settings), "10.0.0.2", _never)

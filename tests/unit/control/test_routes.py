@@ -31,6 +31,17 @@ def test_a_process_listens_by_all_transports_or_by_tcp_alone(transport: str, url
     assert listen_urls(transport, "h", 7, "x", "" if transport == "tcp" else "rdma://h:0") == urls
 
 
+def test_with_encryption_tcp_is_encrypted_and_nothing_in_the_clear_is_taken_for_it() -> None:
+    assert listen_urls("auto", "h", 7, "x", encrypts=True) == ["shm://x", "tls+tcp://h:7", "inproc://x"]
+    offered = ["shm://x", "tcp://10.0.0.3:2", "tls+tcp://10.0.0.3:3"]
+    assert usable_urls("auto", offered, False, "rank 1", encrypts=True) == ["tls+tcp://10.0.0.3:3"]
+    assert usable_urls("tcp", offered, True, "rank 1") == ["tcp://10.0.0.3:2"]
+    chaos = usable_urls("chaos://tcp?seed=1", offered, False, "rank 1", encrypts=True)
+    assert chaos == ["chaos+tls+tcp://10.0.0.3:3?seed=1"]
+    with pytest.raises(ConfigError, match=r"with tls=on leaves no way to rank 1, which offers tcp://10.0.0.3:2"):
+        usable_urls("auto", offered[1:2], False, "rank 1", encrypts=True)
+
+
 def test_an_ipv6_address_is_in_brackets() -> None:
     assert listen_urls("tcp", "fe80::1", 7, "x") == ["tcp://[fe80::1]:7", "inproc://x"]
 

@@ -146,6 +146,12 @@ def test_ranks_of_which_some_were_given_a_secret_are_told(holder: int) -> None:
     assert isinstance(errors[0], RefusedError) and isinstance(errors[1], ConfigError)
 
 
+def test_encryption_asks_for_a_secret_that_does_not_pass_through_the_store() -> None:
+    store = dist.HashStore()
+    with pytest.raises(ConfigError, match="tls='on' needs the job's secret on every rank"):
+        meet(MeetingSeat(store, 0, 2, 1.0), Config(tls="on"))
+
+
 @pytest.mark.parametrize("size", [2, 16])
 def test_messages_per_rank_do_not_grow_with_the_world(size: int) -> None:
     shared = dist.HashStore()
