@@ -90,6 +90,16 @@ def test_everything_comes_out_as_without_racks(pool: Pool, cluster: RackedCluste
     assert cluster.stats("")["encoded"] > 0
 
 
+@pytest.mark.timeout(120)
+def test_racks_with_encryption(pool: Pool) -> None:
+    cluster = RackedCluster(tls="on", transport="tcp")
+    try:
+        answers = pool.run(cluster, all_kinds, together=True)
+        assert len({tuple(one) for one in answers}) == 1
+    finally:
+        cluster.close()
+
+
 def train(bps: Any, rank: int, size: int) -> list[float]:
     """Some steps of a small model; its weights."""
     import torch
