@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -38,3 +40,28 @@ def test_distrust_is_told_from_other_failures() -> None:
     assert is_distrust("SSL_ERROR_SSL: error:1a000064:ECDSA routines:OPENSSL_internal:BAD_SIGNATURE: certificate")
     assert not is_distrust("SSL_ERROR_SSL: WRONG_VERSION_NUMBER: Invalid certificate verification context")
     assert not is_distrust("connection refused")
+
+
+@pytest.mark.processes
+def test_strangers_that_speak_no_tls_write_no_log() -> None:
+    """In a process of its own, since grpc reads its settings once."""
+    done = subprocess.run(
+        [sys.executable, "-c", _STRANGERS], capture_output=True, text=True, timeout=60, env=dict(os.environ)
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+_STRANGERS = """
+import socket
+from byteps_like.config import Config
+from byteps_like.control.calls.scheduler import SchedulerServer
+config = Config(role="scheduler", scheduler="127.0.0.1:0", secret="s" * 32, tls="on")
+scheduler = SchedulerServer(config)
+host, port = scheduler.start().rsplit(":", 1)
+for _ in range(5):
+    with socket.create_connection((host, int(port)), timeout=5) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+        while stranger.recv(100):
+            pass
+scheduler.stop()
+"""
