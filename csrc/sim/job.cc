@@ -423,6 +423,8 @@ void Job::JudgeNaming() {
   const bool kills = fault.kind == FaultKind::kKill || (worker && fault.kind == FaultKind::kPowerOff);
   if (!kills || !is_dead(fault.process)) return;
   const uint32_t number = fault.process - 1 - (worker ? 0 : plan_.workers);
+  // Only its rack has links to an aggregator; without announcements others wait for the rack's ranks, and name those.
+  if (!worker && number >= plan_.servers && !plan_.announces) return;
   // An aggregator lets nobody in before it has reached all owners, so until then it is the one that can't be reached.
   const auto waits = [&](uint32_t rank) { return plan_.RackOf(rank) && !members_[rank]->has_begun(); };
   for (uint32_t rank = 0; rank < plan_.workers; ++rank)
