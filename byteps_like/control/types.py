@@ -127,3 +127,5 @@ class WatchEvent:
     disagreement: Disagreement | None = None
     question: Question | None = None
     ranks: tuple[int, ...] = ()
+    epoch: int = 0
+    """That has failed; 0: none has."""

@@ -31,6 +31,8 @@ class JobShape:
     shards: int | None
     secret_file: Path
     scheduler: str = "127.0.0.1:0"
+    scheduler_state: Path | None = None
+    """Where the scheduler keeps what it decides; None: nowhere, and the job ends with it."""
 
 
 def cores() -> int:
@@ -58,7 +60,7 @@ def of_service(base: Mapping[str, str], shape: JobShape, role: str, rank: int) -
         "PYTHONUNBUFFERED": "1",
     }
     if role == "scheduler":
-        environment["BYTEPS_LIKE_SCHEDULER_STATE"] = str(shape.secret_file.parent / "scheduler")
+        environment["BYTEPS_LIKE_SCHEDULER_STATE"] = str(shape.scheduler_state or "")
     if shape.shards is not None:
         environment["BYTEPS_LIKE_SHARDS"] = str(shape.shards)
     return environment

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from byteps_like.config import Config
+from byteps_like.control.records.sqlite import network_of
 from byteps_like.errors import SystemCallError
 from byteps_like.launch import environment, failure
 from byteps_like.launch.child import Child, ChildPart, Output
@@ -52,6 +53,7 @@ class Job:
             servers=options.servers,
             shards=options.shards,
             secret_file=directory.secret_file,
+            scheduler_state=None if network_of(directory.path) else directory.path / "scheduler",
         )
         self._selector = selectors.DefaultSelector()
         self._workers: list[Child] = []
@@ -213,8 +215,12 @@ class Job:
             self._show(output, output.splitter.finish())
         child.reap(time.monotonic())
         self._selector.unregister(child.pidfd)
-        if child.part.role == "scheduler" and self._stopping is None and self._workers and child.exit_status:
+        if child.part.role == "scheduler" and self._may_replace(child):
             self._replace_scheduler(child)
+
+    def _may_replace(self, dead: Child) -> bool:
+        """A scheduler, while there is a job that another one could go on with."""
+        return bool(dead.exit_status and self._workers and self._shape.scheduler_state) and self._stopping is None
 
     def _replace_scheduler(self, dead: Child) -> None:
         """Members wait for another one, and steps go on; not if schedulers die one after the other."""
@@ -276,8 +282,10 @@ class Job:
             self._display.note(f"byteps-like: not finished after {self._options.timeout:g} s (--timeout)")
             return TIMEOUT_EXIT_CODE
         first = failure.root_cause(failures)
-        if why is Why.DONE:
+        if why is Why.DONE and 0 < len(failures) <= self._options.expendable and _are_of_workers(failures):
             return self._outlived(failures)
+        if first is None and why is Why.DONE:
+            return 0
         if first is None:
             self._display.note("byteps-like: the job ended early, although no process reported a failure")
             return 1
@@ -333,3 +341,7 @@ class Job:
         for log in self._logs.values():
             log.close()
         self._display.close()
+
+
+def _are_of_workers(failures: Sequence[failure.Failure]) -> bool:
+    return all(one.part.startswith("worker") for one in failures)

@@ -139,7 +139,8 @@ def _host(config: Config, seat: MeetingSeat, services: Services) -> _Hosted:
     named = config.host or config.interface or not seat.host
     host = own_host(config) if named else seat.host
     text = "" if secret.has_secret(config) else secret.new()
-    scheduler = SchedulerServer(_with(replace(config, role="scheduler"), join_address(host, 0), text))
+    own = replace(config, role="scheduler", scheduler_state="")  # nobody could go on with it at this address
+    scheduler = SchedulerServer(_with(own, join_address(host, 0), text))
     address = scheduler.start()
     services.add(scheduler.stop)
     servers = _with(replace(config, role="server", rank=-1, host=host), address, text)

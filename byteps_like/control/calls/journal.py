@@ -9,6 +9,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from byteps_like.control.calls import wire
+from byteps_like.control.calls.rpc import NotAnsweredError
 from byteps_like.control.members.membership import Membership
 from byteps_like.control.members.past import JobState, Past
 from byteps_like.control.members.seats import Seat, SeatState
@@ -23,10 +24,11 @@ _JOB, _VIEW, _PLACING = "job", "view", "placing"
 _SEAT, _TENSOR, _USES, _MOVES = "seat/", "tensor/", "uses/", "moves/"
 
 Record = TypeVar("Record", bound=Message)
+State = TypeVar("State", JobState, SeatState)
 
 
-class RuleEndedError(Exception):
-    """This scheduler can't store what it decides: it answers no more calls, so that callers wait for the next one."""
+class RuleEndedError(NotAnsweredError):
+    """This scheduler can't store what it decides, or ends: its callers wait for the next one."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Decisions:
     """What is there to write, beside the membership."""
 
     table: Declarations | None = None
+    epoch: int = 0
+    """Of all of this."""
     partition_bytes: int = 0
     weights: Sequence[float] = ()
     moves: list[tuple[str, tuple[Move, ...]]] = field(default_factory=list)
@@ -59,12 +63,11 @@ class Journal:
     def __init__(self, records: Records) -> None:
         self._records = records
         self._known = records.load()
+        self._stale: set[str] = set()
+        """Records of an epoch that is over."""
         self._moves = 0
-
-    @property
-    def term(self) -> int:
-        """That of its scheduler."""
-        return self._records.term
+        self.has_ended = False
+        """The last scheduler has brought its job to an end."""
 
     def past(self) -> tuple[bytes, Past, PastTable] | None:
         """The job's incarnation, its members and tensors, as the last scheduler has left them; None: there was none, or
@@ -73,13 +76,15 @@ class Journal:
             return None
         job = _read(pb.JobRecord, self._known[_JOB], _JOB)
         if job.state == JobState.ENDED:
+            self.has_ended = True
             self._forget_all()
             return None
-        return job.incarnation, self._members(job), self._table()
+        return job.incarnation, self._members(job), self._table(job.epoch)
 
     def write(self, membership: Membership, decisions: Decisions) -> None:
         """All that has changed since the last time. Raises RuleEndedError where it can't: then nobody may be told."""
-        changes = dict(self._of_members(membership))
+        changes = dict.fromkeys(self._stale) | dict(self._of_members(membership))
+        self._stale.clear()
         if decisions.table is not None:
             changes |= self._of_tensors(decisions.table, decisions)
         changed = {name: content for name, content in changes.items() if self._known.get(name) != content}
@@ -95,10 +100,6 @@ class Journal:
             else:
                 self._known[name] = content
 
-    def close(self) -> None:
-        """Lets another scheduler rule."""
-        self._records.close()
-
     # --- members ---
 
     def _of_members(self, membership: Membership) -> Iterable[tuple[str, bytes | None]]:
@@ -106,7 +107,7 @@ class Journal:
         failure = None if epoch is None or epoch.failure is None else wire.error_to_wire(epoch.failure)
         job = pb.JobRecord(
             incarnation=membership.incarnation, last_member=membership.last_member, epoch=membership.number,
-            state=membership.state.value, failure=failure,
+            state=membership.state.value, failure=failure, linger_s=membership.linger,
         )  # fmt: skip
         yield _JOB, job.SerializeToString()
         if epoch is not None and membership.touched:
@@ -124,13 +125,14 @@ class Journal:
         if _VIEW in self._known:
             view = wire.view_from_wire(_read(types.World, self._known[_VIEW], _VIEW))
         return Past(
-            state=JobState(job.state),
+            state=_state(JobState, job.state, _JOB),
             number=job.epoch,
             last_member=job.last_member,
             seats=seats,
             in_epoch=frozenset(record.claim.member_id for record in records if record.in_epoch),
             view=view,
             failure=wire.error_from_wire(job.failure) if job.HasField("failure") else None,
+            linger=job.linger_s,
         )
 
     # --- tensors ---
@@ -138,8 +140,9 @@ class Journal:
     def _of_tensors(self, table: Declarations, decisions: Decisions) -> dict[str, bytes | None]:
         changes: dict[str, bytes | None] = {}
         placing = pb.PlacingRecord(
-            partition_bytes=decisions.partition_bytes, weights=decisions.weights, next_tensor=table.next_id
-        )
+            partition_bytes=decisions.partition_bytes, weights=decisions.weights, next_tensor=table.next_id,
+            epoch=decisions.epoch,
+        )  # fmt: skip
         changes[_PLACING] = placing.SerializeToString()
         for number in table.touched:
             placed = table.placed(number)
@@ -156,17 +159,19 @@ class Journal:
         table.users.clear()
         return changes
 
-    def _table(self) -> PastTable:
-        if _PLACING not in self._known:
+    def _table(self, epoch: int) -> PastTable:
+        placing = _read(pb.PlacingRecord, self._known.get(_PLACING, b""), _PLACING)
+        if placing.epoch != epoch:
+            self._stale = {name for name in self._known if name.startswith((_PLACING, _TENSOR, _USES, _MOVES))}
             return PastTable()
-        placing = _read(pb.PlacingRecord, self._known[_PLACING], _PLACING)
         moves = sorted((int(name.removeprefix(_MOVES)), content) for name, content in self._all(_MOVES))
         self._moves = len(moves)
+        tensors = [_tensor_from_record(_read(pb.TensorRecord, content, name)) for name, content in self._all(_TENSOR)]
         return PastTable(
             placing.partition_bytes,
             tuple(placing.weights),
             placing.next_tensor,
-            tuple(_tensor_from_record(_read(pb.TensorRecord, content, name)) for name, content in self._all(_TENSOR)),
+            tuple(sorted(tensors, key=lambda one: one.first.tensor_id)),
             {
                 int(name.removeprefix(_USES)): list(_read(pb.UsesRecord, content, name).tensor_ids)
                 for name, content in self._all(_USES)
@@ -189,6 +194,13 @@ def _read(kind: type[Record], content: bytes, name: str) -> Record:
         raise CorruptError(f"the scheduler's record {name!r} makes no sense: {error}") from None
 
 
+def _state(kind: type[State], text: str, name: str) -> State:
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise CorruptError(f"the scheduler's record {name!r} makes no sense: {error}") from None
+
+
 def _seat_to_record(seat: Seat, in_epoch: bool) -> pb.SeatRecord:
     return pb.SeatRecord(
         claim=wire.claim_to_wire(seat.claim), member=wire.member_to_wire(seat.member), state=seat.state.value,
@@ -200,7 +212,7 @@ def _seat_from_record(record: pb.SeatRecord) -> Seat:
     """Its times don't count."""
     deadline = 0.0 if record.has_deadline else None
     claim, member = wire.claim_from_wire(record.claim), wire.member_from_wire(record.member)
-    return Seat(claim, member, 0.0, deadline, SeatState(record.state), ready=record.ready)
+    return Seat(claim, member, 0.0, deadline, _state(SeatState, record.state, _SEAT), ready=record.ready)
 
 
 def _tensor_to_record(placed: PlacedTensor) -> pb.TensorRecord:

@@ -59,6 +59,10 @@ class UnreachableError(Exception):
         """All that grpc says of it."""
 
 
+class NotAnsweredError(Exception):
+    """Of a handler: its caller should take the connection for broken, and try again."""
+
+
 def _options(silence: float) -> list[tuple[str, int]]:
     return [
         ("grpc.keepalive_time_ms", 10_000),
@@ -143,6 +147,11 @@ class ProvenService(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             answer: bytes = (await behaviour(_parse(method, admitted, body))).SerializeToString()
         except BytePSLikeError as error:
             await self._fail(admitted, error, context)
+        except NotAnsweredError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        except Exception as error:  # no caller should take it for a broken connection
+            log.exception("a call of %s failed", method.name)
+            await self._fail(admitted, BytePSLikeError(f"{method.name} failed: {error!r}"), context)
         proof = self._verifier.keys.answered(admitted.proof, "answer", answer)
         context.set_trailing_metadata(((PROOF, proof), (CLOCK, str(time.monotonic_ns()))))
         return answer
@@ -157,6 +166,8 @@ class ProvenService(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             await behaviour(request, context.write)
         except BytePSLikeError as error:
             await self._fail(admitted, error, context)
+        except NotAnsweredError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
     # For a stream of requests, whatever the method: grpc reads nothing of those by itself.
     async def _refuse(
@@ -271,8 +282,11 @@ class Caller:
             return answer_class.FromString(answer)
         raise self._never_satisfied(name)
 
-    async def stream(self, name: str, request: Message) -> AsyncIterator[Any]:
-        """The messages, until the other side ends the stream. Raises as `call` does."""
+    async def stream(
+        self, name: str, request: Message, on_open: Callable[[], None] = lambda: None
+    ) -> AsyncIterator[Any]:
+        """The messages, until the other side ends the stream; `on_open` is called once that has proven itself. Raises
+        as `call` does."""
         multicallable, answer_class = self._methods[name]
         body = self._body(name, request)
         for _ in range(_CHALLENGES):
@@ -282,6 +296,7 @@ class Caller:
                 initial = _as_dict(await call.initial_metadata())
                 if PROOF in initial:
                     self._check(name, proof, initial[PROOF], "stream", b"")
+                    on_open()
                 async for message in call:
                     self._check(name, proof, initial.get(PROOF), "stream", b"")
                     yield answer_class.FromString(message)

@@ -15,7 +15,7 @@ from pathlib import Path
 from byteps_like import log as logs
 from byteps_like.config import Config, split_address
 from byteps_like.control.calls.encryption import server_credentials
-from byteps_like.control.calls.journal import Journal
+from byteps_like.control.calls.journal import Journal, RuleEndedError
 from byteps_like.control.calls.listener import SPARE_CONNECTIONS, Listener
 from byteps_like.control.calls.loop import control_loop
 from byteps_like.control.calls.proof import Verifier
@@ -30,7 +30,7 @@ from byteps_like.control.records.records import Records
 from byteps_like.control.records.sqlite import SqliteRecords
 from byteps_like.control.types import INCARNATION_BYTES
 from byteps_like.control.v1 import scheduler_pb2
-from byteps_like.errors import BytePSLikeError
+from byteps_like.errors import BytePSLikeError, SystemCallError
 from byteps_like.limits import raise_open_files
 
 log = logging.getLogger(__name__)
@@ -63,6 +63,9 @@ class SchedulerServer:
         listen = listen_address(host, port)
         try:
             bound = control_loop().run(self._start(listen))
+        except RuleEndedError as error:
+            self.stop()
+            raise SystemCallError(str(error)) from error
         except BytePSLikeError:
             self.stop()
             raise
@@ -114,8 +117,11 @@ class SchedulerServer:
         membership = Membership(config.job, incarnation, terms_of(config), patience_of(config))
         self._service = SchedulerService(membership, watch_rates=config.replan, journal=journal)
         if past is not None:
-            log.info("going on with job %r, of which %d members are known", config.job, len(past[1].seats))
+            log.info("going on with job %r in term %d", config.job, self._records.term if self._records else 0)
             self._service.resume(*past[1:])
+        elif self._standby and journal is not None and journal.has_ended:
+            log.info("job %r has ended: there is nothing to go on with", config.job)
+            self._service.ended.set()
         return membership
 
     async def _end(self, listener: Listener) -> None:

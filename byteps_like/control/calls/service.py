@@ -12,13 +12,13 @@ from typing import Any
 from byteps_like.control import bounds
 from byteps_like.control.calls import wire
 from byteps_like.control.calls.journal import Decisions, Journal, PastTable, RuleEndedError
-from byteps_like.control.calls.rpc import Stream, Unary, Write
+from byteps_like.control.calls.rpc import NotAnsweredError, Stream, Unary, Write
 from byteps_like.control.calls.status import status_to_wire
 from byteps_like.control.members.barriers import Barriers
 from byteps_like.control.members.epoch import Epoch
 from byteps_like.control.members.mailbox import Mailbox
 from byteps_like.control.members.meetings import Meetings
-from byteps_like.control.members.membership import Membership
+from byteps_like.control.members.membership import Membership, TooEarlyError
 from byteps_like.control.members.past import JobState, Past
 from byteps_like.control.members.seats import Notice, Seat, SeatState, describe_all, ranks_text
 from byteps_like.control.placing.declarations import Declarations
@@ -132,13 +132,15 @@ class SchedulerService:
     async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
         """Takes a claim; the view comes on the watch stream."""
         claim = wire.claim_from_wire(request)
-        box = self._boxes.setdefault(claim.id, Mailbox())
+        self._boxes.setdefault(claim.id, Mailbox())
         try:
             seat = self.membership.join(claim, self._loop.time())
+        except TooEarlyError:
+            self._drop_box(claim.id)
+            raise NotAnsweredError("members of the scheduler before have yet to come back") from None
         except BytePSLikeError as error:
             log.warning("refused: %s", error)
-            del self._boxes[claim.id]
-            box.close()
+            self._drop_box(claim.id)
             raise
         finally:
             self._after()
@@ -157,7 +159,7 @@ class SchedulerService:
         try:
             await box.send_from(request.seen, stream, write)
         finally:
-            if box.is_open(stream) and not box.closed:
+            if box.is_open(stream) and not box.closed and not self._stopped:
                 self.membership.broken(id, self._loop.time())
                 self._after()
 
@@ -295,12 +297,20 @@ class SchedulerService:
 
     # --- inside ---
 
+    def _drop_box(self, id: str) -> None:
+        self._boxes.pop(id).close()
+
     def _show_barriers(self, id: str, counts: Mapping[str, int]) -> None:
         seat = self.membership.seat(id)
         if counts and seat.is_worker and seat.state is SeatState.RUNNING:
             self._follow_view()
             for name in self._barriers.show(seat.member.number, counts):
                 self._let_go(name)
+
+    def _refuse_to_decide(self) -> None:
+        """What isn't stored any more, the next scheduler must be asked for."""
+        if self._journal is not None:
+            raise RuleEndedError("this scheduler ends")
 
     def _store(self) -> None:
         """What was decided: nobody is told before. Where it can't be stored this scheduler ends, and the job goes on
@@ -309,7 +319,7 @@ class SchedulerService:
             return
         if self.failure is not None:
             raise self.failure
-        decisions = Decisions(self._declarations, self._partition_bytes, self._weights, self._moves)
+        decisions = Decisions(self._declarations, self._followed, self._partition_bytes, self._weights, self._moves)
         try:
             self._journal.write(self.membership, decisions)
         except RuleEndedError as error:
@@ -420,6 +430,7 @@ class SchedulerService:
         """What follows every change: it is stored, messages go out, barriers that can't complete fail, the timer is
         set."""
         if self._stopped:
+            self._refuse_to_decide()
             return
         self._store()
         for notice in self.membership.outbox:

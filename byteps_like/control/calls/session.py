@@ -74,6 +74,8 @@ class Session:
         self._config, self._secret, self._claim, self._on_event, self._stats = config, secret, claim, on_event, stats
         self.barriers: dict[str, int] = {}
         """From how many barriers of each name this member has been let go."""
+        self._lost_since: float | None = None
+        """When the watch stream broke; None: it is there."""
         self._may_be_replaced = False
         """By another scheduler, if this one ends."""
         self._grace = max(SCHEDULER_GRACE, 1.5 * config.peer_grace)
@@ -131,22 +133,25 @@ class Session:
                 await self._channel.close(None)
 
     async def _take_leave(self, request: pb.LeaveRequest, timeout: float) -> None:
-        """Again until the timeout, where another scheduler may come: who isn't heard has died."""
-        deadline = time.monotonic() + timeout
+        """A worker is in no hurry where another scheduler may come: who isn't heard has died, for the others."""
+        waits = self._may_be_replaced and self.error is None and self._claim.member.role is MemberRole.WORKER
+        deadline = time.monotonic() + self._grace
         while True:
             try:
-                await self._caller.call("Leave", request, max(deadline - time.monotonic(), 0.0))
+                await self._caller.call("Leave", request, timeout)
                 return
             except UnreachableError:
-                if not self._may_be_replaced or time.monotonic() + _RETRY > deadline:
+                if not waits or time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(_RETRY)
 
     # --- calls ---
 
     async def call(self, name: str, request: Message, timeout: float) -> Any:
-        """The answer; calls that a broken connection cut off are made again until the scheduler counts as dead."""
+        """The answer; calls that a broken connection cut off are made again until the scheduler counts as dead. Of a
+        request with a `timeout_s`, that is over after so many seconds, too."""
         lost_since: float | None = None
+        until = time.monotonic() + request.timeout_s if isinstance(request, pb.BarrierRequest) else 0.0
         while True:
             if self.error is not None:
                 raise self.error
@@ -154,10 +159,19 @@ class Session:
             try:
                 return await self._caller.call(name, request, timeout)
             except UnreachableError as error:
+                if isinstance(request, pb.BarrierRequest):
+                    request.timeout_s = self._left(until, name)
                 lost_since = lost_since or time.monotonic()
                 if time.monotonic() - lost_since > 2 * self._grace:
                     raise self._lost(error) from None
                 await asyncio.sleep(_RETRY)
+
+    def _left(self, until: float, name: str) -> float:
+        """Seconds. Raises DeadlineError after the last."""
+        left = until - time.monotonic()
+        if left <= 0:
+            raise DeadlineError(f"the {self._scheduler} was out of reach for too long", operation=name.lower())
+        return left
 
     async def post(self, name: str, request: Message) -> None:
         """A call whose answer nobody waits for."""
@@ -230,17 +244,13 @@ class Session:
     # --- background ---
 
     async def _watch(self) -> None:
-        lost_since: float | None = None
         while not self.closed:
-            seen = self._seen
             try:
                 await self._read_stream()
                 return
             except UnreachableError as error:
-                if self._seen > seen:
-                    lost_since = None
-                lost_since = lost_since or time.monotonic()
-                if time.monotonic() - lost_since > self._grace:
+                self._lost_since = self._lost_since or time.monotonic()
+                if time.monotonic() - self._lost_since > self._grace:
                     self._fail(self._lost(error))
                     return
                 await asyncio.sleep(_RETRY)
@@ -250,12 +260,15 @@ class Session:
 
     async def _read_stream(self) -> None:
         request = pb.WatchRequest(member_id=self.id, seen=self._seen, barriers=self.barriers)
-        async for message in self._caller.stream("Watch", request):
+        async for message in self._caller.stream("Watch", request, self._on_open):
             self._seen += 1
             if message.HasField("world"):
                 self._take_view(message.world)
             else:
                 self._take_event(wire.event_from_wire(message.event))
+
+    def _on_open(self) -> None:
+        self._lost_since = None
 
     def _take_view(self, message: types.World) -> None:
         view = wire.view_from_wire(message)
@@ -269,7 +282,9 @@ class Session:
 
     def _take_event(self, event: WatchEvent) -> None:
         if event.kind is EventKind.FAILED:
-            if self._in_epoch and self._claim.member.role is MemberRole.SERVER:
+            if event.epoch and self._claim.member.role is MemberRole.SERVER:
+                if not self._in_epoch or self.view is None or event.epoch != self.view.number:
+                    return  # another scheduler tells it again
                 self._in_epoch = False  # a server outlives its epoch: the next view comes on the same stream
             else:
                 self._fail(event.error or BytePSLikeError(event.text), event)

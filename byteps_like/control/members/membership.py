@@ -11,7 +11,7 @@ process (SIGSTOP), whose kernel keeps its connections, is never lost.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from byteps_like.control.members.diagnosis import STABLE_REPORTS, find_deadlock
@@ -55,6 +55,10 @@ class Patience:
     """Until a member that sends no heartbeat is mentioned."""
 
 
+class TooEarlyError(Exception):
+    """It isn't known yet whether there is a place."""
+
+
 @dataclass
 class _Declined:
     """A member that can't start, and who has been told."""
@@ -70,7 +74,7 @@ class Membership:
 
     job: str
     incarnation: bytes = bytes(INCARNATION_BYTES)
-    """Of this scheduler, in every world: epochs and member numbers mean nothing without it."""
+    """In every world: epochs and member numbers mean nothing without it."""
     terms: Terms = field(default_factory=Terms)
     patience: Patience = field(default_factory=Patience)
     state: JobState = JobState.FORMING
@@ -93,7 +97,7 @@ class Membership:
         self._seats: dict[str, Seat] = {}
         self._suspects: dict[str, Seat] = {}
         self._reported: BytePSLikeError | None = None
-        self._linger = self.patience.after_end
+        self.linger = self.patience.after_end
         self._diagnosed = -DIAGNOSIS_SECONDS
         self._set_up_timers()
 
@@ -113,8 +117,10 @@ class Membership:
         `first_watch` seconds to come back. Those who run are told of their view once more, and those whose epoch has
         failed of that: their scheduler may have ended before it could."""
         self.number, self.last_member, self.state = past.number, past.last_member, past.state
+        self.linger = past.linger
         for seat in past.seats:
             seat.joined = seat.heard = seat.suspected = now
+            seat.resumed = True
             seat.deadline = None if seat.deadline is None else now + seat.claim.timeout
             if seat.state not in (SeatState.LEFT, SeatState.LOST):
                 self._seats[seat.id] = self._suspects[seat.id] = seat
@@ -135,16 +141,18 @@ class Membership:
         elif self.state is JobState.RUNNING:
             self._quiet_check.start(now + self._quiet())
             self._send(epoch.present(), epoch.view)
+            if lost := epoch.lost():
+                self._tell_loss(lost, f"{describe_all(lost)} died")
         elif epoch.failure is not None:
-            failed = [seat for seat in epoch.workers() if seat.state is SeatState.OVER]
-            self._send(failed, WatchEvent(EventKind.FAILED, str(epoch.failure), epoch.failure))
+            self._send([seat for seat in self._seats.values() if seat.id in epoch.seats], self._failed())
 
     # --- what members do ---
 
     def join(self, claim: JoinClaim, now: float) -> Seat:
         """Gives a member its number and lets it wait for the next epoch; a claim that is repeated keeps its seat.
 
-        Raises RefusedError; those concerned are warned of the attempt.
+        Raises RefusedError; those concerned are warned of the attempt. TooEarlyError while members of an earlier
+        scheduler have yet to come back, whose place it may be.
         """
         if claim.id in self._seats:
             return self._seats[claim.id]
@@ -179,7 +187,7 @@ class Membership:
     def watching(self, id: str, now: float) -> None:
         """The member's watch stream is open. Raises RefusedError for somebody who is no member (any more)."""
         seat = self.seat(id)
-        seat.suspected, seat.heard, seat.watched = None, now, True
+        seat.suspected, seat.heard, seat.watched, seat.resumed = None, now, True, False
         self._suspects.pop(id, None)
         self._form_if_complete(now)
 
@@ -254,7 +262,7 @@ class Membership:
         epoch = self._current()
         epoch.failure = error
         self._report.stop()
-        self._send(epoch.present(), WatchEvent(EventKind.FAILED, str(error), error))
+        self._send(epoch.present(), self._failed())
         for seat in epoch.workers():
             if seat.state is SeatState.RUNNING:
                 self._become(seat, SeatState.OVER)
@@ -314,6 +322,8 @@ class Membership:
     def _admit(self, claim: JoinClaim, now: float) -> None:
         if self.state is JobState.ENDED:
             raise RefusedError(f"job {self.job!r} has ended; {describe(claim.member)} is late")
+        if any(seat.resumed and seat.member.role is claim.member.role for seat in self._suspects.values()):
+            raise TooEarlyError
         if self.state is not JobState.FORMING:
             holder = self._current().holder(claim)
             if holder is not None and holder.suspected is not None:
@@ -346,7 +356,7 @@ class Membership:
     def _form_if_complete(self, now: float) -> None:
         if self.state is not JobState.FORMING or not self.forming.is_complete():
             return
-        if any(seat.state is SeatState.WAITING and seat.watched for seat in self._suspects.values()):
+        if any(seat.state is SeatState.WAITING and (seat.watched or seat.resumed) for seat in self._suspects.values()):
             return
         if flaw := self.forming.flaw():
             for seat in list(self.forming.seats()):
@@ -389,7 +399,7 @@ class Membership:
 
     def _reform(self, now: float, linger: float) -> None:
         """Back to forming: servers wait for the next epoch without joining again; the job ends if no worker comes."""
-        self.state, self._linger = JobState.FORMING, linger
+        self.state, self.linger = JobState.FORMING, linger
         self._quiet_check.stop()
         for seat in self._current().seats.values():
             if seat.state is SeatState.RUNNING and not seat.is_worker:
@@ -429,11 +439,20 @@ class Membership:
         """If the epoch can; else it ends."""
         text = f"{describe_all(lost)} died: {why}"
         if self.state is JobState.RUNNING and self._current().take_loss(lost):
-            ranks = tuple(seat.member.rank for seat in lost)
-            self._send(self._current().present(), WatchEvent(EventKind.LOST, text, ranks=ranks))
+            self._tell_loss(lost, text)
+            if self._reported is not None and self._reported.peer in {f"worker {seat.member.rank}" for seat in lost}:
+                self._report.stop()
         else:
             peer = f"{lost[0].member.role.value} {lost[0].member.rank}"
             self.fail(PeerLostError(text, peer=peer, operation="watch"), now)
+
+    def _tell_loss(self, lost: Sequence[Seat], text: str) -> None:
+        ranks = tuple(seat.member.rank for seat in lost)
+        self._send(self._current().present(), WatchEvent(EventKind.LOST, text, ranks=ranks))
+
+    def _failed(self) -> WatchEvent:
+        failure = self._current().failure
+        return WatchEvent(EventKind.FAILED, str(failure), failure, epoch=self.number)
 
     def _forget(self, seat: Seat, now: float) -> None:
         if self._seats.pop(seat.id, None) is not None:
@@ -448,7 +467,7 @@ class Membership:
         if self.state is not JobState.FORMING or self.epoch is None or self._end_timer.at() is not None:
             return
         if not self.forming.workers and all(seat.state is not SeatState.OVER for seat in self._seats.values()):
-            self._end_timer.start(now + self._linger)
+            self._end_timer.start(now + self.linger)
 
     def _believe_report(self, now: float) -> None:
         assert self._reported is not None

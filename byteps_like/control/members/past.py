@@ -34,3 +34,5 @@ class Past:
     """Ids of the latter."""
     view: View | None
     failure: BytePSLikeError | None
+    linger: float
+    """Seconds for which a deserted job waits for somebody."""

@@ -60,6 +60,8 @@ class Seat:
     """Since when it has no watch stream."""
     watched: bool = False
     """It has had one."""
+    resumed: bool = False
+    """It was a member of an earlier scheduler, and has yet to come back."""
     ready: bool = False
     heard: float = 0.0
     quiet: bool = False

@@ -116,12 +116,18 @@ class SqliteRecords:
         return SystemCallError(f"can't keep the scheduler's state in {self._path}: {error}")
 
 
-def _check_local(folder: Path) -> None:
-    """Raises ConfigError for a folder on a network file system."""
+def network_of(folder: Path) -> str:
+    """The type of the network file system that `folder` is on; "" if it is on none."""
     resolved = folder.resolve()
     mounts = [one for one in psutil.disk_partitions(all=True) if resolved.is_relative_to(one.mountpoint)]
-    kind = max(mounts, key=lambda one: len(one.mountpoint)).fstype if mounts else ""
-    if kind.startswith(_NETWORK):
+    mounts.sort(key=lambda one: len(one.mountpoint))  # of several at one place the last is seen
+    kind = mounts[-1].fstype if mounts else ""
+    return kind if kind.startswith(_NETWORK) else ""
+
+
+def _check_local(folder: Path) -> None:
+    """Raises ConfigError for a folder on a network file system."""
+    if kind := network_of(folder):
         raise ConfigError(
             f"can't keep the scheduler's state in {folder}: it is on a network file system ({kind}), where locks and"
             " what was written last may be lost; take a local disk"

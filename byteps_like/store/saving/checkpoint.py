@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from byteps_like.errors import BytePSLikeError, CorruptError, InvalidArgumentError, MismatchError
+from byteps_like.errors import BytePSLikeError, CorruptError, InvalidArgumentError, MismatchError, PeerLostError
 from byteps_like.store.saving.manifest import (
     Index,
     Manifest,
@@ -38,6 +38,14 @@ def _nothing() -> Sequence[Buffer]:
     return ()
 
 
+class _UnknownEndError(Exception):
+    """The parts may be those of a whole checkpoint: they stay."""
+
+    def __init__(self, cause: PeerLostError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
 def save(saved: Saved, folder: Path, own: GiveOwn = _nothing) -> int:
     """Writes a checkpoint; its version. Blocks until it is whole on the disk. See Store.checkpoint."""
     token = _begin(saved, folder)
@@ -52,6 +60,8 @@ def save(saved: Saved, folder: Path, own: GiveOwn = _nothing) -> int:
             error = failed
         saved.agree("end a checkpoint", error)
         return _conclude(saved, folder, token)
+    except _UnknownEndError as unknown:
+        raise unknown.cause from None
     except BaseException:
         if part is not None:
             part.drop()
@@ -118,7 +128,18 @@ def _conclude(saved: Saved, folder: Path, token: str) -> int:
             version = _write_manifest(saved, folder, token)
         except BytePSLikeError as failed:
             error = failed
-    return int(saved.agree("have a checkpoint", error, note=str(version))[0])
+    notes = saved.conclude("have a checkpoint", error, note=str(version))
+    first = saved.present[0]
+    if first not in notes:
+        raise _UnknownEndError(
+            PeerLostError(
+                f"rank {saved.rank}: rank {first} is gone, which was to write the manifest of {saved.name!r}: {folder}"
+                " has either the new checkpoint or the one before",
+                rank=saved.rank,
+                operation="checkpoint",
+            )
+        )
+    return int(notes[first])
 
 
 def _write_manifest(saved: Saved, folder: Path, token: str) -> int:
@@ -145,7 +166,7 @@ def restore(saved: Saved, folder: Path, take: TakeOwn | None = None) -> None:
 
     def take_own() -> None:
         if take is not None:
-            rank = saved.rank if saved.rank < len(manifest.own) else 0
+            rank = saved.turn if saved.turn < len(manifest.own) else 0
             take(rank, read_own(folder, manifest.own[rank]))
 
     try:

@@ -91,10 +91,18 @@ class Saved(ABC):
     def agree(self, what: str, error: BytePSLikeError | None = None, *, note: str = "") -> list[str]:
         """Meets with the others; a note of each that is present. Raises this rank's `error`, or that of another,
         MismatchError unless all have come to do `what`, and PeerLostError where one is gone that had a share."""
+        return list(self._agree(what, error, note, with_all=True).values())
+
+    def conclude(self, what: str, error: BytePSLikeError | None = None, *, note: str = "") -> dict[int, str]:
+        """The same for the last time, by rank: whoever is gone by now has done its share."""
+        return self._agree(what, error, note, with_all=False)
+
+    def _agree(self, what: str, error: BytePSLikeError | None, note: str, *, with_all: bool) -> dict[int, str]:
         words = self.meet(f"!{int(error.code)}\n{error}" if error is not None else f"{note}\n{what}")
         if error is not None:
             raise error
-        self._check_present(tuple(words))
+        if with_all:
+            self._check_present(tuple(words))
         for rank, word in words.items():
             first, _, rest = word.partition("\n")
             if first.startswith("!"):
@@ -104,7 +112,7 @@ class Saved(ABC):
                     f"{self.name!r}: the ranks disagree: rank {self.rank} wants to {what}; rank {rank} to {rest}",
                     rank=self.rank,
                 )
-        return [word.partition("\n")[0] for word in words.values()]
+        return {rank: word.partition("\n")[0] for rank, word in words.items()}
 
     def _check_present(self, here: tuple[int, ...]) -> None:
         self.present = self.present or here

@@ -72,9 +72,9 @@ def test_a_scheduler_may_be_out_of_reach_for_half_as_long_again_as_a_member(
     slept = Slept(monkeypatch, one)
 
     async def read_stream() -> None:
-        """A stream that breaks at once, at first after a message each time."""
+        """A stream that breaks at once, at first after it was open each time."""
         if slept.now < 110.0:
-            one._seen += 1
+            one._on_open()
         raise UnreachableError("connection reset")
 
     monkeypatch.setattr(one, "_read_stream", read_stream)
@@ -89,7 +89,7 @@ def test_a_scheduler_that_no_longer_knows_the_member_is_not_waited_for(monkeypat
     one = a_session(events)
     slept = Slept(monkeypatch, one)
 
-    async def stream(name: str, request: object) -> AsyncIterator[object]:
+    async def stream(name: str, request: object, on_open: object) -> AsyncIterator[object]:
         raise PeerLostError("not a member")
         yield
 

@@ -4,7 +4,7 @@ import pytest
 from membership_world import Job, claim
 
 from byteps_like.control.members.forming import Terms
-from byteps_like.control.members.membership import DIAGNOSIS_SECONDS
+from byteps_like.control.members.membership import DIAGNOSIS_SECONDS, TooEarlyError
 from byteps_like.control.members.past import JobState
 from byteps_like.control.types import EventKind, MemberRole
 from byteps_like.errors import DeadlineError, MismatchError, PeerLostError, RefusedError, StalledError
@@ -247,6 +247,76 @@ def test_the_last_of_several_losses_ends_what_went_on_before(job: Job) -> None:
     job.do("broken", "w2")
     job.wait(1.0)
     assert isinstance(job.failure("s0"), PeerLostError)
+
+
+def test_the_next_scheduler_tells_of_losses_and_failures_once_more(job: Job) -> None:
+    job.form()
+    go_on_without_the_lost(job)
+    job.do("broken", "w1")
+    job.wait(1.0)
+    job.inbox["s0"].clear()  # its stream was down
+    job.restart()
+    job.come_back()
+    assert [event.ranks for event in job.events("s0", EventKind.LOST)] == [(1,)]
+    job.do("report", "w0", MismatchError("seen"))
+    job.inbox["s1"].clear()
+    job.restart()
+    (failed,) = job.events("s1", EventKind.FAILED)
+    assert (failed.epoch, str(failed.error)) == (1, "seen")
+
+
+def test_a_lost_peer_that_was_reported_before_ends_nothing_that_goes_on_without_it(job: Job) -> None:
+    job.form()
+    go_on_without_the_lost(job)
+    job.do("broken", "w1")
+    job.do("report", "w0", PeerLostError("the link broke", peer="worker 1"))
+    job.wait(5.0)
+    assert job.state is JobState.RUNNING
+
+
+@pytest.mark.parametrize("how", ["failed", "suspended"])
+def test_a_deserted_job_waits_as_long_with_the_next_scheduler(job: Job, how: str) -> None:
+    job.form()
+    if how == "failed":
+        job.do("report", "w0", MismatchError("seen"))
+    for id in ("w0", "w1", "w2"):
+        job.do("leave", id, how == "suspended")
+    job.restart()
+    job.come_back()
+    job.wait(30.0)
+    assert job.state is JobState.FORMING
+    job.wait(40.0)
+    assert job.state is JobState.ENDED
+
+
+def test_nobody_gets_a_place_before_those_of_the_last_scheduler_can_come_back(job: Job) -> None:
+    job.form()
+    job.restart()
+    with pytest.raises(TooEarlyError):
+        job.worker(1, "stray")
+    job.come_back("w0", "w1", "w2")
+    with pytest.raises(RefusedError, match="duplicate rank"):
+        job.worker(1, "stray")
+    job.come_back("s0", "s1")
+    job.wait(10.0)
+    assert job.state is JobState.RUNNING
+
+
+def test_who_died_with_the_scheduler_is_in_no_world(job: Job) -> None:
+    for id in ("s0", "s1"):
+        job.server(id)
+    for rank in range(2):
+        job.worker(rank)
+    job.restart()
+    job.come_back("s0", "w0", "w1")
+    with pytest.raises(TooEarlyError):
+        job.server("s2")
+    job.worker(2)
+    job.wait(5.1)
+    assert job.state is JobState.FORMING
+    job.server("s2")
+    job.get_ready("s0", "s2")
+    assert [member.number for member in job.worlds("w0")[0].servers] == [1, 6]
 
 
 def test_a_member_that_comes_back_in_time_is_not_lost(job: Job) -> None:

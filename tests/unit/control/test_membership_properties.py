@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from membership_world import INCARNATION, Job
 
+from byteps_like.control.members.membership import TooEarlyError
 from byteps_like.control.members.past import JobState
 from byteps_like.control.members.seats import SeatState
 from byteps_like.control.types import EventKind, MemberRole
@@ -35,12 +36,12 @@ class Members(RuleBasedStateMachine):
 
     @rule(rank=RANKS, size=st.sampled_from([3, 3, 3, 2]))
     def worker_joins(self, rank: int, size: int) -> None:
-        with contextlib.suppress(RefusedError):
+        with contextlib.suppress(RefusedError, TooEarlyError):
             self.job.worker(rank, self._name(), world_size=size)
 
     @rule(rank=RANKS)
     def server_joins(self, rank: int) -> None:
-        with contextlib.suppress(RefusedError):
+        with contextlib.suppress(RefusedError, TooEarlyError):
             self.job.server(self._name(), rank)
 
     @rule(place=st.integers(0, 20), action=st.sampled_from(["broken", "watching", "ready", "leave", "report", "beat"]))

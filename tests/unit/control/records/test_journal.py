@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from byteps_like.control.calls.journal import Decisions, Journal, RuleEndedError
+from byteps_like.control.calls.journal import Decisions, Journal, PastTable, RuleEndedError
 from byteps_like.control.members.membership import Membership
+from byteps_like.control.members.past import JobState
 from byteps_like.control.placing.declarations import Declarations
 from byteps_like.control.placing.placement import Placer
 from byteps_like.control.records.records import Changes
+from byteps_like.control.v1 import records_pb2 as pb
 from byteps_like.dtypes import DType
 from byteps_like.errors import BytePSLikeError, CorruptError, SystemCallError
 from byteps_like.worker.api import TensorSpec
@@ -27,10 +29,12 @@ SPECS = [
     TensorSpec("kept", DType.INT64, (4000,), on_loss="finish"),
     TensorSpec("beside", DType.FLOAT32, (27_000,), beside="large", details="a\nb"),
     TensorSpec("small", DType.INT8, (8,)),
+    *(TensorSpec(f"many {number}", DType.INT8, (700 * number,)) for number in range(6)),
+    TensorSpec("neighbour", DType.INT8, (2100,), beside="many 3"),
 ]
 CALLS = st.one_of(
-    st.tuples(st.just("declare"), st.integers(0, 2), st.sampled_from(SPECS)),
-    st.tuples(st.just("retire"), st.integers(0, 2), st.integers(0, 6)),
+    st.tuples(st.just("declare"), st.integers(0, 2), st.lists(st.sampled_from(SPECS), min_size=1, max_size=4)),
+    st.tuples(st.just("retire"), st.integers(0, 2), st.integers(0, 12)),
     st.tuples(st.just("replan"), st.sampled_from([(1.0, 1.0), (3.0, 1.0)]), st.just(None)),
     st.tuples(st.just("restart"), st.just(None), st.just(None)),
 )
@@ -53,7 +57,7 @@ class Scheduler:
 
     def call(self, what: str, first: Any, second: Any) -> Any:
         if what == "declare":
-            return self.table.declare(first, [second])
+            return self.table.declare(first, second)
         if what == "retire":
             return self.table.retire(first, [second])
         if what == "replan":
@@ -65,7 +69,7 @@ class Scheduler:
 
     def store(self) -> None:
         if self.records is not None:
-            self.journal.write(self.membership, Decisions(self.table, 4096, self.weights, self.moves))
+            self.journal.write(self.membership, Decisions(self.table, 0, 4096, self.weights, self.moves))
 
     def restart(self) -> None:
         if self.records is None:
@@ -102,6 +106,31 @@ def test_whoever_goes_on_answers_as_one_scheduler_had(calls: list[tuple[str, Any
     assert in_turn.table.name_keys(text) == whole.table.name_keys(text)
 
 
+def test_tensors_of_an_epoch_that_is_over_are_dropped() -> None:
+    records = RecordsInMemory()
+    scheduler = Scheduler(records)
+    scheduler.call("declare", 0, [SPECS[0]])
+    scheduler.call("replan", (3.0, 1.0), None)
+    scheduler.store()
+    scheduler.membership.number = 1  # another view has formed, and nobody has declared anything
+    scheduler.store()
+    journal = Journal(records)
+    past = journal.past()
+    assert past is not None
+    assert past[2] == PastTable()
+    journal.write(scheduler.membership, Decisions())
+    assert not [name for name in records.kept if "/" in name or name == "placing"]
+
+
+def test_an_ended_job_is_known_as_such_and_forgotten() -> None:
+    records = RecordsInMemory()
+    scheduler = Scheduler(records)
+    scheduler.membership.state = JobState.ENDED
+    scheduler.store()
+    journal = Journal(records)
+    assert (journal.past(), journal.has_ended, records.kept) == (None, True, {})
+
+
 class FullDisk(RecordsInMemory):
     """Full from some time on."""
 
@@ -116,11 +145,11 @@ class FullDisk(RecordsInMemory):
 def test_what_cant_be_stored_ends_the_rule_and_is_not_there_for_the_next() -> None:
     disk = FullDisk()
     scheduler = Scheduler(disk)
-    scheduler.call("declare", 0, SPECS[0])
+    scheduler.call("declare", 0, [SPECS[0]])
     scheduler.store()
     before = dict(disk.kept)
     disk.full = True
-    scheduler.call("declare", 0, SPECS[1])
+    scheduler.call("declare", 0, [SPECS[1]])
     with pytest.raises(RuleEndedError, match="the disk is full"):
         scheduler.store()
     assert disk.kept == before
@@ -129,15 +158,16 @@ def test_what_cant_be_stored_ends_the_rule_and_is_not_there_for_the_next() -> No
 def test_nothing_is_written_where_nothing_has_changed() -> None:
     disk = FullDisk()
     scheduler = Scheduler(disk)
-    scheduler.call("declare", 0, SPECS[0])
+    scheduler.call("declare", 0, [SPECS[0]])
     scheduler.store()
     disk.full = True
-    scheduler.call("declare", 0, SPECS[0])
+    scheduler.call("declare", 0, [SPECS[0]])
     scheduler.store()
 
 
-def test_records_that_make_no_sense_are_an_error() -> None:
+@pytest.mark.parametrize("content", [b"\xff\xff", pb.JobRecord(state="happy").SerializeToString()])
+def test_records_that_make_no_sense_are_an_error(content: bytes) -> None:
     records = RecordsInMemory()
-    records.kept["job"] = b"\xff\xff"
+    records.kept["job"] = content
     with pytest.raises(CorruptError, match="record 'job'"):
         Journal(records).past()
