@@ -185,8 +185,8 @@ class TlsStream final : public Stream {
   Status Establish() {
     auto outcome = negotiation_->Finish();
     if (!outcome.ok()) return outcome.status();
-    auto seal = tls::TrafficKey::Of(outcome->send, true, options_.by_openssl);
-    auto open = tls::TrafficKey::Of(outcome->receive, false, options_.by_openssl);
+    auto seal = tls::TrafficKey::Of(outcome->send, true);
+    auto open = tls::TrafficKey::Of(outcome->receive, false);
     if (!seal.ok()) return seal.status();
     if (!open.ok()) return open.status();
     seal_ = std::move(*seal);

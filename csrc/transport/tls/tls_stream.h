@@ -11,7 +11,6 @@ namespace byteps_like {
 
 // `records_per_key`: after so many a direction gets a new key (KeyUpdate). RFC 8446, section 5.5, allows 2^24.5.
 struct TlsOptions {
-  bool by_openssl = false;  // each record, also where our own code is faster (csrc/kernels/gcm)
   uint64_t records_per_key = 1u << 22;
 };
 

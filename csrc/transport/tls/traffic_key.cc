@@ -31,20 +31,13 @@ const unsigned char* Unsigned(const std::byte* bytes) { return reinterpret_cast<
 
 }  // namespace
 
-TrafficKey::~TrafficKey() {
-  OPENSSL_cleanse(secret_.data(), secret_.size());
-  if (own_ != nullptr) OPENSSL_cleanse(own_.get(), sizeof(*own_));
-}
+TrafficKey::~TrafficKey() { OPENSSL_cleanse(secret_.data(), secret_.size()); }
 
-Result<TrafficKey> TrafficKey::Of(const Secret& secret, bool seals, bool by_openssl) {
+Result<TrafficKey> TrafficKey::Of(const Secret& secret, bool seals) {
   TrafficKey key;
   key.seals_ = seals;
-  if (kernels::HasGcm() && !by_openssl) {
-    key.own_ = std::make_unique<kernels::GcmKey>();
-  } else {
-    key.context_.reset(EVP_CIPHER_CTX_new());
-    if (key.context_ == nullptr) return NoCipher();
-  }
+  key.context_.reset(EVP_CIPHER_CTX_new());
+  if (key.context_ == nullptr) return NoCipher();
   if (Status set = key.Set(secret); !set.ok()) return set;
   return key;
 }
@@ -59,12 +52,8 @@ Status TrafficKey::Set(const Secret& secret) {
   std::memcpy(iv_.data(), iv->data(), iv_.size());
   unsigned char bytes[kKeyBytes];
   std::memcpy(bytes, key->data(), kKeyBytes);
-  bool made = true;
-  if (own_ != nullptr) {
-    kernels::GcmExpand(bytes, *own_);
-  } else {
-    made = EVP_CipherInit_ex(context_.get(), EVP_aes_128_gcm(), nullptr, bytes, iv_.data(), seals_ ? 1 : 0) == 1;
-  }
+  const int seals = seals_ ? 1 : 0;
+  const bool made = EVP_CipherInit_ex(context_.get(), EVP_aes_128_gcm(), nullptr, bytes, iv_.data(), seals) == 1;
   OPENSSL_cleanse(bytes, kKeyBytes);
   OPENSSL_cleanse(key->data(), key->size());
   return made ? Status() : NoCipher();
@@ -91,32 +80,12 @@ Result<size_t> TrafficKey::Seal(ContentType type, std::span<const iovec> pieces,
   static_assert(sizeof(header) == kRecordHeaderBytes);
   std::copy(std::begin(header), std::end(header), Unsigned(out));
   const Nonce nonce = NextNonce();
-  if (own_ != nullptr) {
-    SealByUs(nonce, pieces, type, Unsigned(out), content);
-  } else if (!SealBySsl(nonce, pieces, type, Unsigned(out), content)) {
-    return NoCipher();
-  }
+  if (!SealPieces(nonce, pieces, type, Unsigned(out), content)) return NoCipher();
   return kRecordHeaderBytes + sealed;
 }
 
-void TrafficKey::SealByUs(const Nonce& nonce, std::span<const iovec> pieces, ContentType type, unsigned char* record,
-                          size_t content) {
-  unsigned char* const message = record + kRecordHeaderBytes;
-  kernels::GcmWork work;
-  std::copy(nonce.begin(), nonce.end(), work.nonce);
-  kernels::GcmBegin(*own_, work, record, kRecordHeaderBytes);
-  for (const iovec& piece : pieces) {
-    const size_t length = std::min(piece.iov_len, content - work.done);
-    kernels::GcmSeal(*own_, work, message, piece.iov_base, length);
-  }
-  kernels::GcmSeal(*own_, work, message, &type, sizeof(type));
-  unsigned char tag[kTagBytes];
-  kernels::GcmEnd(*own_, work, message, kRecordHeaderBytes, tag);
-  std::copy(std::begin(tag), std::end(tag), message + work.done);
-}
-
-bool TrafficKey::SealBySsl(const Nonce& nonce, std::span<const iovec> pieces, ContentType type, unsigned char* record,
-                           size_t content) {
+bool TrafficKey::SealPieces(const Nonce& nonce, std::span<const iovec> pieces, ContentType type, unsigned char* record,
+                            size_t content) {
   EVP_CIPHER_CTX* const context = context_.get();
   unsigned char* to = record + kRecordHeaderBytes;
   int size = 0;
@@ -141,27 +110,14 @@ Result<TrafficKey::Opened> TrafficKey::Open(std::span<const std::byte> record, s
   Opened opened{{}, record.size() - kOverheadBytes};
   const Nonce nonce = NextNonce();
   const unsigned char* const bytes = Unsigned(record.data());
-  const std::optional<bool> right =
-      own_ != nullptr ? OpenByUs(nonce, bytes, Unsigned(out), opened) : OpenBySsl(nonce, bytes, Unsigned(out), opened);
+  const std::optional<bool> right = OpenContent(nonce, bytes, Unsigned(out), opened);
   if (!right) return NoCipher();
   if (*right) return opened;
   return Status(Code::kCorrupt, "a record failed its authentication: it was changed, repeated or left out");
 }
 
-bool TrafficKey::OpenByUs(const Nonce& nonce, const unsigned char* record, unsigned char* out, Opened& opened) {
-  const unsigned char* const message = record + kRecordHeaderBytes;
-  kernels::GcmWork work;
-  std::copy(nonce.begin(), nonce.end(), work.nonce);
-  kernels::GcmBegin(*own_, work, record, kRecordHeaderBytes);
-  kernels::GcmOpen(*own_, work, message, out, opened.content);
-  kernels::GcmOpen(*own_, work, message, &opened.type, sizeof(opened.type));
-  unsigned char tag[kTagBytes];
-  kernels::GcmEnd(*own_, work, message, kRecordHeaderBytes, tag);
-  return CRYPTO_memcmp(tag, message + work.done, kTagBytes) == 0;
-}
-
-std::optional<bool> TrafficKey::OpenBySsl(const Nonce& nonce, const unsigned char* record, unsigned char* out,
-                                          Opened& opened) {
+std::optional<bool> TrafficKey::OpenContent(const Nonce& nonce, const unsigned char* record, unsigned char* out,
+                                            Opened& opened) {
   EVP_CIPHER_CTX* const context = context_.get();
   const unsigned char* const message = record + kRecordHeaderBytes;
   const size_t content = opened.content;

@@ -16,7 +16,6 @@
 #include <span>
 
 #include "csrc/base/status.h"
-#include "csrc/kernels/gcm/gcm.h"
 #include "csrc/transport/hmac.h"
 
 namespace byteps_like::tls {
@@ -38,8 +37,7 @@ class TrafficKey {
   TrafficKey& operator=(TrafficKey&&) = default;
   ~TrafficKey();
 
-  // `by_openssl`: also where the processor has what our own code needs.
-  static Result<TrafficKey> Of(const Secret& secret, bool seals, bool by_openssl = false);
+  static Result<TrafficKey> Of(const Secret& secret, bool seals);
   Status Update();  // to the next secret, as KeyUpdate says
 
   uint64_t records() const { return records_; }  // under this key
@@ -62,16 +60,12 @@ class TrafficKey {
   using Nonce = std::array<unsigned char, 12>;
   Status Set(const Secret& secret);
   Nonce NextNonce();
-  bool SealBySsl(const Nonce& nonce, std::span<const iovec> pieces, ContentType type, unsigned char* record,
-                 size_t content);
-  void SealByUs(const Nonce& nonce, std::span<const iovec> pieces, ContentType type, unsigned char* record,
-                size_t content);
+  bool SealPieces(const Nonce& nonce, std::span<const iovec> pieces, ContentType type, unsigned char* record,
+                  size_t content);
   // Whether the tag is right; nothing if OpenSSL fails.
-  std::optional<bool> OpenBySsl(const Nonce& nonce, const unsigned char* record, unsigned char* out, Opened& opened);
-  bool OpenByUs(const Nonce& nonce, const unsigned char* record, unsigned char* out, Opened& opened);
+  std::optional<bool> OpenContent(const Nonce& nonce, const unsigned char* record, unsigned char* out, Opened& opened);
 
-  std::unique_ptr<EVP_CIPHER_CTX, Free> context_;  // or:
-  std::unique_ptr<kernels::GcmKey> own_;
+  std::unique_ptr<EVP_CIPHER_CTX, Free> context_;
   Secret secret_{};
   Nonce iv_{};
   uint64_t records_ = 0;
