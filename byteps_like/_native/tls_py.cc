@@ -8,7 +8,7 @@
 #include "byteps_like/_native/events.h"
 #include "csrc/transport/links/link_rate.h"
 #include "csrc/transport/tls/certificate.h"
-#include "csrc/transport/tls/negotiation.h"
+#include "csrc/transport/tls/connection.h"
 
 namespace nb = nanobind;
 
@@ -34,7 +34,7 @@ double LinkRate(const std::string& url, size_t bytes) {
 
 void BindTls(nb::module_& m) {
   m.def(
-      "why_no_tls", [] { return tls::Negotiation::IsViable().message(); },
+      "why_no_tls", [] { return tls::Connection::IsViable().message(); },
       "Why links can't be encrypted in this process; \"\" if they can.");
   m.def("certify", &Certify, nb::arg("secret"),
         "PEM texts: a fresh key, its certificate for the name CERTIFICATE_NAME, and the authority of this secret, which"

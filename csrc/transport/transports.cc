@@ -7,7 +7,7 @@
 #include "csrc/transport/chaos/chaos.h"
 #include "csrc/transport/links/link.h"
 #include "csrc/transport/rdma/options.h"
-#include "csrc/transport/tls/negotiation.h"
+#include "csrc/transport/tls/connection.h"
 #include "csrc/transport/tls/tls_stream.h"
 #include "csrc/transport/url.h"
 
@@ -40,7 +40,7 @@ constexpr Transport kTransports[] = {
     {"inproc", Always, ConnectInproc, ListenInproc},
     {"shm", ShmIsViable, ConnectShm, ListenShm},
     {"tcp", Always, ConnectTcp, ListenTcp},
-    {"tls+tcp", tls::Negotiation::IsViable, ConnectTcp, ListenTcp, {}, true},
+    {"tls+tcp", tls::Connection::IsViable, ConnectTcp, ListenTcp, {}, true},
     {"rdma", RdmaIsViable, ConnectRdma, ListenRdma, rdma::kOptionNames},
     {"sim", SimIsViable, ConnectSim, ListenSim},
 };

@@ -144,7 +144,7 @@ bool IsPrefix(const Bytes& part, const Bytes& whole) {
   return part.size() <= whole.size() && std::equal(part.begin(), part.end(), whole.begin());
 }
 
-// libssl alone, for the other end of a conversation: an implementation of records that isn't ours.
+// libssl alone, for the other end of a conversation: without our windows, pieces and keys.
 class Reference {
  public:
   Reference(Lane& in, Lane& out, bool dials) : in_(in), out_(out) {
@@ -280,7 +280,7 @@ TEST_CASE("tls: pieces of a write are gathered into records, and what was not ta
   CHECK(taken == bytes.size());
 }
 
-TEST_CASE("tls: our records are those of TLS 1.3, by the word of OpenSSL, with new keys from either end") {
+TEST_CASE("tls: plain OpenSSL at the other end understands us, with new keys from either end") {
   for (const bool we_dial : {true, false}) {
     CAPTURE(we_dial);
     auto wire = std::make_shared<Wire>();

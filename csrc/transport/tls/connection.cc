@@ -1,4 +1,4 @@
-#include "csrc/transport/tls/negotiation.h"
+#include "csrc/transport/tls/connection.h"
 
 #include <openssl/crypto.h>
 #include <openssl/err.h>
@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 #include <string_view>
+
+#include "csrc/transport/hmac.h"
 
 namespace byteps_like::tls {
 
@@ -45,8 +47,46 @@ bool FromHexadecimal(std::string_view text, std::span<std::byte> bytes) {
 
 }  // namespace
 
+// libssl's way to the two windows.
+class Connection::Pipe {
+ public:
+  static BIO* Of(Connection& connection) {
+    static BIO_METHOD* const method = Make();
+    BIO* const bio = method != nullptr ? BIO_new(method) : nullptr;
+    if (bio != nullptr) BIO_set_data(bio, &connection);
+    if (bio != nullptr) BIO_set_init(bio, 1);
+    return bio;
+  }
+
+ private:
+  static BIO_METHOD* Make() {
+    BIO_METHOD* const method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "byteps_like windows");
+    if (method == nullptr) return nullptr;
+    BIO_meth_set_read_ex(method, &Pipe::Read);
+    BIO_meth_set_write_ex(method, &Pipe::Write);
+    BIO_meth_set_ctrl(method, &Pipe::Control);
+    return method;
+  }
+  static Connection& Owner(BIO* bio) { return *static_cast<Connection*>(BIO_get_data(bio)); }
+  static int Read(BIO* bio, char* to, size_t size, size_t* got) {
+    Window& in = Owner(bio).in_;
+    *got = std::min(size, in.size());
+    BIO_clear_retry_flags(bio);
+    if (*got == 0) BIO_set_retry_read(bio);
+    if (*got > 0) std::memcpy(to, in.data(), *got);
+    in.Drop(*got);
+    return *got > 0 ? 1 : 0;
+  }
+  static int Write(BIO* bio, const char* from, size_t size, size_t* written) {
+    Owner(bio).out_.Append(from, size);
+    *written = size;
+    return 1;
+  }
+  static long Control(BIO*, int what, long, void*) { return what == BIO_CTRL_FLUSH ? 1 : 0; }
+};
+
 // What all connections of a process share, for either end.
-class Negotiation::Contexts {
+class Connection::Contexts {
  public:
   static const Contexts& Get() {
     static const Contexts* const contexts = new Contexts;  // threads may outlive static objects
@@ -59,10 +99,10 @@ class Negotiation::Contexts {
  private:
   Contexts() : dialling_(Make(TLS_client_method())), accepting_(Make(TLS_server_method())) {
     if (!made_.ok()) return;
-    SSL_CTX_set_psk_use_session_callback(dialling_, &Negotiation::OfferKey);
+    SSL_CTX_set_psk_use_session_callback(dialling_, &Connection::OfferKey);
     // A peer that ignores the offered key would have to show a certificate, and none is trusted.
     SSL_CTX_set_verify(dialling_, SSL_VERIFY_PEER, nullptr);
-    SSL_CTX_set_psk_find_session_callback(accepting_, &Negotiation::FindKey);
+    SSL_CTX_set_psk_find_session_callback(accepting_, &Connection::FindKey);
     SSL_CTX_set_num_tickets(accepting_, 0);
   }
 
@@ -78,7 +118,6 @@ class Negotiation::Contexts {
     }
     SSL_CTX_clear_options(context, SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_keylog_callback(context, &Negotiation::HearSecret);
     return context;
   }
 
@@ -87,45 +126,39 @@ class Negotiation::Contexts {
   SSL_CTX* const accepting_;
 };
 
-Status Negotiation::IsViable() { return Contexts::Get().made(); }
+Status Connection::IsViable() { return Contexts::Get().made(); }
 
-Result<std::unique_ptr<Negotiation>> Negotiation::Begin(const StreamKeys& keys, bool dials) {
+Result<std::unique_ptr<Connection>> Connection::Begin(const StreamKeys& keys, bool dials) {
   ERR_clear_error();
   if (const Status& made = Contexts::Get().made(); !made.ok()) return made;
-  std::unique_ptr<Negotiation> self(new Negotiation(dials));
+  std::unique_ptr<Connection> self(new Connection(dials));
   self->keys_ = keys;
   self->identity_ = Hexadecimal(keys.incarnation);
   self->ssl_.reset(SSL_new(Contexts::Get().of(dials)));
-  BIO* const in = BIO_new(BIO_s_mem());
-  BIO* const out = BIO_new(BIO_s_mem());
-  if (self->ssl_ == nullptr || in == nullptr || out == nullptr) {
-    BIO_free(in);
-    BIO_free(out);
+  BIO* const pipe = Pipe::Of(*self);
+  if (self->ssl_ == nullptr || pipe == nullptr) {
+    BIO_free(pipe);
     return Failed("begin a connection");
   }
-  SSL_set_bio(self->ssl_.get(), in, out);
+  SSL_set_bio(self->ssl_.get(), pipe, pipe);
   SSL_set_app_data(self->ssl_.get(), self.get());
   dials ? SSL_set_connect_state(self->ssl_.get()) : SSL_set_accept_state(self->ssl_.get());
   return self;
 }
 
-Status Negotiation::Step(std::span<const std::byte> in, std::vector<std::byte>& out) {
+Status Connection::Step() {
   ERR_clear_error();
   SSL* const ssl = ssl_.get();
-  if (!in.empty()) BIO_write(SSL_get_rbio(ssl), in.data(), static_cast<int>(in.size()));
   const int result = SSL_do_handshake(ssl);
   const int error = result == 1 ? SSL_ERROR_NONE : SSL_get_error(ssl, result);
   Status status;
   if (error != SSL_ERROR_NONE && error != SSL_ERROR_WANT_READ) status = Explain();
-  const size_t before = out.size(), more = BIO_ctrl_pending(SSL_get_wbio(ssl));
-  out.resize(before + more);
-  if (more > 0) BIO_read(SSL_get_wbio(ssl), out.data() + before, static_cast<int>(more));
   // An impostor may have chosen to go on without the key.
   if (status.ok() && done() && SSL_session_reused(ssl) != 1) return Status(Code::kRefused, "it has proven no key");
   return status;
 }
 
-Status Negotiation::Explain() const {
+Status Connection::Explain() const {
   switch (ERR_GET_REASON(ERR_peek_last_error())) {
     case SSL_R_WRONG_VERSION_NUMBER:
     case SSL_R_HTTP_REQUEST:
@@ -151,29 +184,56 @@ Status Negotiation::Explain() const {
   }
 }
 
-Result<Negotiation::Outcome> Negotiation::Finish() {
-  SSL* const ssl = ssl_.get();
-  Outcome outcome;
-  if (!client_ || !server_) return Status(Code::kSystem, "OpenSSL does not tell the secrets of a connection");
-  outcome.send = dials_ ? *client_ : *server_;
-  outcome.receive = dials_ ? *server_ : *client_;
-  if (SSL_export_keying_material(ssl, reinterpret_cast<unsigned char*>(outcome.binding.data()), outcome.binding.size(),
+Result<Connection::Binding> Connection::Export() const {
+  Binding binding;
+  if (SSL_export_keying_material(ssl_.get(), reinterpret_cast<unsigned char*>(binding.data()), binding.size(),
                                  kExporter, std::strlen(kExporter), nullptr, 0, 0) != 1) {
     return Failed("export what binds a connection");
   }
-  outcome.rest.resize(BIO_ctrl_pending(SSL_get_rbio(ssl)));
-  if (!outcome.rest.empty()) {
-    BIO_read(SSL_get_rbio(ssl), outcome.rest.data(), static_cast<int>(outcome.rest.size()));
-  }
-  OPENSSL_cleanse(client_->data(), client_->size());
-  OPENSSL_cleanse(server_->data(), server_->size());
-  return outcome;
+  return binding;
+}
+
+Result<size_t> Connection::Read(std::span<std::byte> room) {
+  ERR_clear_error();
+  size_t got = 0;
+  const int result = SSL_read_ex(ssl_.get(), room.data(), room.size(), &got);
+  if (result == 1) return got;
+  if (Status why = WhyNothingCame(result); !why.ok()) return why;
+  return size_t{0};
+}
+
+Status Connection::WhyNothingCame(int result) const {
+  const int error = SSL_get_error(ssl_.get(), result);
+  if (error == SSL_ERROR_WANT_READ) return {};
+  if (error == SSL_ERROR_ZERO_RETURN) return Status(Code::kClosed, "it closed the connection");
+  const unsigned long why = ERR_peek_last_error();
+  const char* const reason = ERR_reason_error_string(why);
+  const std::string text = reason != nullptr ? reason : "no reason given";
+  if (ERR_GET_REASON(why) > SSL_AD_REASON_OFFSET) return Status(Code::kPeerLost, "it ended TLS by an alert: " + text);
+  return Status(Code::kCorrupt, "a record of TLS was changed, repeated or left out: " + text);
+}
+
+Status Connection::Write(std::span<const std::byte> content) {
+  ERR_clear_error();
+  size_t written = 0;
+  const bool good = SSL_write_ex(ssl_.get(), content.data(), content.size(), &written) == 1;
+  return good && written == content.size() ? Status() : Failed("seal a record");
+}
+
+Status Connection::UpdateKey() {
+  ERR_clear_error();
+  return SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1 ? Status() : Failed("change a key");
+}
+
+void Connection::Close() {
+  ERR_clear_error();
+  SSL_shutdown(ssl_.get());
 }
 
 // Called by libssl ----------------------------------------------------------------------------------------------------
 
 // nullptr if OpenSSL fails.
-SSL_SESSION* Negotiation::SessionOf(const StreamKeys& keys) const {
+SSL_SESSION* Connection::SessionOf(const StreamKeys& keys) const {
   auto key = HmacSha256(std::as_bytes(std::span(keys.secret)), "byteps_like v2 link tls", {keys.incarnation});
   SSL_SESSION* const session = SSL_SESSION_new();
   const SSL_CIPHER* const cipher = SSL_CIPHER_find(ssl_.get(), kCipherNumber);
@@ -187,9 +247,8 @@ SSL_SESSION* Negotiation::SessionOf(const StreamKeys& keys) const {
   return nullptr;
 }
 
-int Negotiation::OfferKey(SSL* ssl, const EVP_MD*, const unsigned char** identity, size_t* size,
-                          SSL_SESSION** session) {
-  const auto& self = *static_cast<Negotiation*>(SSL_get_app_data(ssl));
+int Connection::OfferKey(SSL* ssl, const EVP_MD*, const unsigned char** identity, size_t* size, SSL_SESSION** session) {
+  const auto& self = *static_cast<Connection*>(SSL_get_app_data(ssl));
   *session = self.SessionOf(self.keys_);
   *identity = reinterpret_cast<const unsigned char*>(self.identity_.data());
   *size = self.identity_.size();
@@ -197,23 +256,12 @@ int Negotiation::OfferKey(SSL* ssl, const EVP_MD*, const unsigned char** identit
 }
 
 // Without a session libssl goes on as with a stranger, and fails for want of a certificate.
-int Negotiation::FindKey(SSL* ssl, const unsigned char* identity, size_t size, SSL_SESSION** session) {
-  const auto& self = *static_cast<Negotiation*>(SSL_get_app_data(ssl));
+int Connection::FindKey(SSL* ssl, const unsigned char* identity, size_t size, SSL_SESSION** session) {
+  const auto& self = *static_cast<Connection*>(SSL_get_app_data(ssl));
   StreamKeys keys = self.keys_;
   const std::string_view text(reinterpret_cast<const char*>(identity), size);
   *session = FromHexadecimal(text, keys.incarnation) ? self.SessionOf(keys) : nullptr;
   return 1;
-}
-
-// Lines as of SSLKEYLOGFILE: a label, the client's random bytes, the secret.
-void Negotiation::HearSecret(const SSL* ssl, const char* line) {
-  auto& self = *static_cast<Negotiation*>(SSL_get_app_data(ssl));
-  const std::string_view text(line);
-  Secret secret;
-  if (!FromHexadecimal(text.substr(text.rfind(' ') + 1), secret)) return;
-  if (text.starts_with("CLIENT_TRAFFIC_SECRET_0 ")) self.client_ = secret;
-  if (text.starts_with("SERVER_TRAFFIC_SECRET_0 ")) self.server_ = secret;
-  OPENSSL_cleanse(secret.data(), secret.size());
 }
 
 }  // namespace byteps_like::tls
