@@ -40,6 +40,16 @@ def parse_servers(text: str) -> int | None:
     return int(text)
 
 
+def _server_count(workers: int, quiet: bool) -> int:
+    """As many as improve speed."""
+    from byteps_like.launch.fleet import choose
+
+    fleet = choose([1.0], 1, workers)
+    if not quiet:
+        typer.echo(f"byteps-like: {fleet.why}", err=True)
+    return len(fleet.hosts)
+
+
 @app.command(epilog=_EXAMPLES, no_args_is_help=True, context_settings={"allow_interspersed_args": False})
 def run(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="Command that each worker runs.")],
@@ -75,7 +85,6 @@ def run(
     The first failure ends the job and is shown last, with its traceback, unless --min-workers lets the others finish
     (docs/how-to/survive-losses.md). No process of the job outlives this command.
     """
-    from byteps_like.launch.fleet import choose
     from byteps_like.launch.options import RunOptions
     from byteps_like.launch.run import run_job
 
@@ -85,10 +94,7 @@ def run(
         log_dir.mkdir(parents=True, exist_ok=True)
     count = parse_servers(servers)
     if count is None:
-        fleet = choose([1.0], 1, workers)
-        count = len(fleet.hosts)
-        if not quiet:
-            typer.echo(f"byteps-like: {fleet.why}", err=True)
+        count = _server_count(workers, quiet)
     options = RunOptions(
         command=command,
         workers=workers,

@@ -65,7 +65,7 @@ class Journal:
         self._known = records.load()
         self._stale: set[str] = set()
         """Records of an epoch that is over."""
-        self._moves = 0
+        self._moves, self._viewed = 0, 0
         self.has_ended = False
         """The last scheduler has brought its job to an end."""
 
@@ -110,8 +110,9 @@ class Journal:
             state=membership.state.value, failure=failure, linger_s=membership.linger,
         )  # fmt: skip
         yield _JOB, job.SerializeToString()
-        if epoch is not None and membership.touched:
-            yield _VIEW, wire.to_watch(epoch.view, list(epoch.seats)).world.SerializeToString()
+        if epoch is not None and epoch.number != self._viewed:
+            self._viewed = epoch.number
+            yield _VIEW, wire.to_watch(epoch.view).world.SerializeToString()
         for id in membership.touched:
             seat = membership.known(id)
             in_epoch = epoch is not None and id in epoch.seats
@@ -124,6 +125,7 @@ class Journal:
         view = None
         if _VIEW in self._known:
             view = wire.view_from_wire(_read(types.World, self._known[_VIEW], _VIEW))
+            self._viewed = view.number
         return Past(
             state=_state(JobState, job.state, _JOB),
             number=job.epoch,

@@ -89,8 +89,8 @@ def raise_or_finish(bps: Any, rank: int, size: int, kinds: list[str]) -> Seen:
     return watch(until)
 
 
-def then_sum(bps: Any, rank: int, size: int, how: str) -> Seen:
-    """Something that needs rank 1, once that has died."""
+def then_sum(bps: Any, rank: int, size: int, how: str) -> list[Seen]:
+    """Something that needs rank 1, twice: while it dies, and once that is known."""
     store = bps.Store("kept", {"w": np.zeros(8, np.float32)}, consistency="asp", on_loss="finish")
     call = {
         "push_pull": lambda: bps.push_pull(torch.ones(8), name="sum"),
@@ -100,9 +100,8 @@ def then_sum(bps: Any, rank: int, size: int, how: str) -> Seen:
     call()
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(1.5)
     store.push("w", np.ones(8, np.float32)).wait(20)
-    return watch(call)
+    return [watch(call), watch(call)]
 
 
 def train(bps: Any, rank: int, size: int, consistency: str, steps: int) -> dict[str, Any]:
