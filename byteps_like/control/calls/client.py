@@ -21,7 +21,7 @@ from byteps_like.control.hosts.member import own_member
 from byteps_like.control.members.seats import JoinClaim, Waiting
 from byteps_like.control.types import Member, MemberRole, View, WatchEvent
 from byteps_like.control.v1 import scheduler_pb2 as pb
-from byteps_like.errors import BytePSLikeError, ConfigError, NotInitializedError, ShutdownError
+from byteps_like.errors import BytePSLikeError, ConfigError, DeadlineError, NotInitializedError, ShutdownError
 from byteps_like.timeline.orders import RecordingOrder
 from byteps_like.worker.api import Answer, Declared, Meeting, TensorSpec
 
@@ -175,7 +175,15 @@ class ControlClient:
         seconds = self.config.stall_timeout if timeout is None else bounds.finite("timeout", timeout)
         number = session.barriers.get(name, 0)
         request = pb.BarrierRequest(member_id=session.id, name=name, timeout_s=seconds, number=number)
-        self._loop.run(session.call("Barrier", request, seconds + CALL_SECONDS))
+        end = time.monotonic() + seconds
+
+        def renew() -> None:
+            request.timeout_s = end - time.monotonic()
+            if request.timeout_s <= 0:
+                text = f"barrier {name!r}: the scheduler was out of reach for more than {seconds:.1f} s"
+                raise DeadlineError(text, operation="barrier", elapsed=seconds)
+
+        self._loop.run(session.call("Barrier", request, seconds + CALL_SECONDS, renew))
         session.barriers[name] = number + 1
 
     # --- what members tell ---

@@ -147,11 +147,10 @@ class Session:
 
     # --- calls ---
 
-    async def call(self, name: str, request: Message, timeout: float) -> Any:
-        """The answer; calls that a broken connection cut off are made again until the scheduler counts as dead. Of a
-        request with a `timeout_s`, that is over after so many seconds, too."""
+    async def call(self, name: str, request: Message, timeout: float, renew: Callable[[], None] = lambda: None) -> Any:
+        """The answer; calls that a broken connection cut off are made again until the scheduler counts as dead. `renew`
+        is called before that: it may change the request, or raise."""
         lost_since: float | None = None
-        until = time.monotonic() + request.timeout_s if isinstance(request, pb.BarrierRequest) else 0.0
         while True:
             if self.error is not None:
                 raise self.error
@@ -159,19 +158,11 @@ class Session:
             try:
                 return await self._caller.call(name, request, timeout)
             except UnreachableError as error:
-                if isinstance(request, pb.BarrierRequest):
-                    request.timeout_s = self._left(until, name)
+                renew()
                 lost_since = lost_since or time.monotonic()
                 if time.monotonic() - lost_since > 2 * self._grace:
                     raise self._lost(error) from None
                 await asyncio.sleep(_RETRY)
-
-    def _left(self, until: float, name: str) -> float:
-        """Seconds. Raises DeadlineError after the last."""
-        left = until - time.monotonic()
-        if left <= 0:
-            raise DeadlineError(f"the {self._scheduler} was out of reach for too long", operation=name.lower())
-        return left
 
     async def post(self, name: str, request: Message) -> None:
         """A call whose answer nobody waits for."""

@@ -79,6 +79,14 @@ def test_who_is_in_a_barrier_meets_the_others_there(job: Job) -> None:
     job.leave()
 
 
+def test_a_barrier_ends_in_time_though_there_is_no_scheduler(job: Job) -> None:
+    first, _ = job.workers
+    first.send("barrier", name="a", timeout=2.0)
+    job.cluster.scheduler.kill()
+    failed = first.outcome()
+    assert failed["error"] == "DeadlineError" and "out of reach for more than 2.0 s" in failed["text"]
+
+
 def test_calls_wait_for_the_next_scheduler_and_its_members_are_watched(job: Job) -> None:
     first, second = job.workers
     job.cluster.scheduler.kill()
