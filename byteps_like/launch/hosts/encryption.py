@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 
 from byteps_like.launch.hosts.host import Finding, State
 
@@ -24,12 +25,11 @@ def works() -> Finding:
 def rate() -> Finding:
     """What a link over loopback TCP carries from one core to another, in the clear and encrypted, by turns."""
     name = "a link, two cores: clear, tls=on"
-    try:
-        import byteps_like._core as core
-    except ImportError as error:
-        return Finding(name, State.WARN, f"the native core is missing ({error})", "build it: make core")
-    if why := core.why_no_tls():
-        return Finding(name, State.WARN, why, "install OpenSSL 3 with TLS 1.3 (libssl3)")
+    found = works()
+    if found.state is not State.OK:
+        return replace(found, name=name)
+    import byteps_like._core as core
+
     rates = [(core.link_rate(_CLEAR, _BYTES), core.link_rate(_ENCRYPTED, _BYTES)) for _ in range(_RUNS)]
     clear, encrypted = (statistics.median(one) / 1e9 for one in zip(*rates, strict=True))
     return Finding(name, State.OK, f"{clear:.2f} GB/s, {encrypted:.2f} GB/s ({encrypted / clear:.2f})")

@@ -38,14 +38,6 @@ def _nothing() -> Sequence[Buffer]:
     return ()
 
 
-class _UnknownEndError(Exception):
-    """The parts may be those of a whole checkpoint: they stay."""
-
-    def __init__(self, cause: PeerLostError) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-
-
 def save(saved: Saved, folder: Path, own: GiveOwn = _nothing) -> int:
     """Writes a checkpoint; its version. Blocks until it is whole on the disk. See Store.checkpoint."""
     token = _begin(saved, folder)
@@ -59,14 +51,12 @@ def save(saved: Saved, folder: Path, own: GiveOwn = _nothing) -> int:
         except BytePSLikeError as failed:
             error = failed
         saved.agree("end a checkpoint", error)
-        return _conclude(saved, folder, token)
-    except _UnknownEndError as unknown:
-        raise unknown.cause from None
     except BaseException:
         if part is not None:
             part.drop()
         (folder / index).unlink(missing_ok=True)
         raise
+    return _conclude(saved, folder, token)  # what fails here drops nothing: the manifest may have all parts by then
 
 
 def _begin(saved: Saved, folder: Path) -> str:
@@ -131,13 +121,11 @@ def _conclude(saved: Saved, folder: Path, token: str) -> int:
     notes = saved.conclude("have a checkpoint", error, note=str(version))
     first = saved.present[0]
     if first not in notes:
-        raise _UnknownEndError(
-            PeerLostError(
-                f"rank {saved.rank}: rank {first} is gone, which was to write the manifest of {saved.name!r}: {folder}"
-                " has either the new checkpoint or the one before",
-                rank=saved.rank,
-                operation="checkpoint",
-            )
+        raise PeerLostError(
+            f"rank {saved.rank}: rank {first} is gone, which was to write the manifest of {saved.name!r}: {folder} has"
+            " either the new checkpoint or the one before",
+            rank=saved.rank,
+            operation="checkpoint",
         )
     return int(notes[first])
 
