@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <chrono>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -29,8 +30,8 @@ std::string UrlOf(uint32_t server) { return "sim://s" + std::to_string(server); 
 Credentials TheCredentials() { return {"job", std::string(32, 's'), 1}; }
 
 std::vector<uint32_t> NumbersOf(uint32_t workers) {
-  std::vector<uint32_t> numbers;
-  for (uint32_t rank = 0; rank < workers; ++rank) numbers.push_back(rank + 1);
+  std::vector<uint32_t> numbers(workers);
+  std::iota(numbers.begin(), numbers.end(), 1);
   return numbers;
 }
 
@@ -72,7 +73,7 @@ uint64_t BytesOf(const Plan& plan) {
 
 }  // namespace
 
-Job::Job(Plan plan, Options options)
+Job::Job(Plan plan, const Options& options)
     : plan_(std::move(plan)),
       history_(Names(plan_), options.keeps_lines),
       defect_(options.defect.empty() ? nullptr : MakeDefect(options.defect)),
@@ -148,6 +149,7 @@ std::vector<ShardAddress> Job::AddressesFor(uint32_t rank) const {
 
 std::vector<Aggregator> Job::Aggregators() const {
   std::vector<Aggregator> aggregators;
+  aggregators.reserve(plan_.racks.size());
   for (uint32_t rack = 0; rack < plan_.racks.size(); ++rack)
     aggregators.push_back(
         {"r" + std::to_string(rack), plan_.racks[rack].ranks, kFirstServer + plan_.servers + rack, plan_.shards});

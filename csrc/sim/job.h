@@ -42,7 +42,7 @@ class Job final : private Tap, private Board {
     std::string defect;        // "": none
     bool keeps_lines = false;  // of its history
   };
-  Job(Plan plan, Options options);
+  Job(Plan plan, const Options& options);
   ~Job() override;
 
   bool Step();    // false: it is over

@@ -187,6 +187,7 @@ Status Member::Work() {
 // Every rank begins them in an order of its own.
 Status Member::Round(uint32_t round) {
   std::vector<Tensor*> order;
+  order.reserve(tensors_.size());
   for (const auto& tensor : tensors_) order.push_back(tensor.get());
   for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random_.Below(i)]);
   for (Tensor* const tensor : order) {
