@@ -109,6 +109,17 @@ class Config:
         120.0, "Wait of a round after which the job fails with StalledError.", job_wide=True
     )
     join_timeout: float = _setting(60.0, "Time that a member waits for the world to form.")
+    elastic: bool = _setting(
+        False,
+        "Whether workers may come and go while the job runs (docs/how-to/elastic.md); otherwise a loss ends it.",
+        job_wide=True,
+    )
+    min_workers: int = _setting(
+        1, "Fewest workers with which an elastic job goes on; with fewer, they wait for others.", job_wide=True
+    )
+    max_workers: int = _setting(
+        0, "Most workers of an elastic job; those beyond are spares, and wait. 0: world_size.", job_wide=True
+    )
     step_period: float = _setting(
         0.0,
         "Length of time slots in which steps of DistributedOptimizer begin (`byteps-like plan shift`); 0: no slots.",
@@ -215,6 +226,7 @@ class Config:
         _check_choice("tls_rdma", self.tls_rdma, ("off", "clear"))
         _check_certificates(self)
         _check_ranges(self)
+        _check_elastic(self)
         if self.scheduler:
             split_address("scheduler", self.scheduler)
 
@@ -265,7 +277,8 @@ class Config:
     def held_to(self, settings: Mapping[str, str]) -> Config:
         """With the job's settings as the scheduler has them, whatever was the default here."""
         known = {name: value for name, value in settings.items() if name in self.job_settings()}
-        return replace(self, **{name: type(getattr(self, name))(value) for name, value in known.items()})
+        types = _types()
+        return replace(self, **{name: parse(name, value, types[name]) for name, value in known.items()})
 
     def told(self) -> dict[str, Any]:
         """What the scheduler is told of this process as fields of `Member` of the same names."""
@@ -328,6 +341,22 @@ def _check_certificates(config: Config) -> None:
         raise ConfigError(f"{', '.join(given)} with tls='off': set BYTEPS_LIKE_TLS=on, or drop them")
 
 
+def _check_elastic(config: Config) -> None:
+    most = config.max_workers
+    if not config.elastic:
+        if given := [name for name in ("min_workers", "max_workers") if name in config.explicit]:
+            raise ConfigError(f"{', '.join(given)} without elastic: set BYTEPS_LIKE_ELASTIC=1, or drop them")
+    elif most and config.min_workers > most:
+        raise ConfigError(f"min_workers={config.min_workers} is more than max_workers={most}")
+    elif config.role == "worker" and not most and config.min_workers > config.world_size:
+        raise ConfigError(
+            f"min_workers={config.min_workers} is more than world_size={config.world_size}, which is the most with"
+            " max_workers=0"
+        )
+    elif config.role == "worker" and most and config.world_size > most:
+        raise ConfigError(f"world_size={config.world_size} is more than max_workers={most}")
+
+
 def _check_ranges(config: Config) -> None:
     at_least = {
         "world_size": 1, "local_size": 0, "local_rank": -1, "num_servers": -1, "rank": -1,
@@ -336,7 +365,7 @@ def _check_ranges(config: Config) -> None:
         "server_memory_limit": 0,
         "port": 0, "metrics_port": 0, "worker_metrics_port": 0, "min_compress_bytes": 0,
         "compression_monitor": 0, "link_gbps": 0, "step_period": 0, "start_offset": 0,
-        "rdma_gid_index": -1,
+        "rdma_gid_index": -1, "min_workers": 1, "max_workers": 0,
     }  # fmt: skip
     for name, least in at_least.items():
         if getattr(config, name) < least:

@@ -144,8 +144,31 @@ def test_job_settings() -> None:
     config = Config.from_env({}, stall_warning=1.0)
     assert config.job_settings(explicit_only=True) == {"stall_warning": "1.0"}
     names = "partition_bytes segment_bytes stall_warning stall_timeout compression_check compression_monitor"
-    names += " local_shares tls"
+    names += " local_shares tls elastic min_workers max_workers"
     assert set(config.job_settings()) == set(names.split())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"min_workers": 5, "max_workers": 4}, "min_workers=5 is more than max_workers=4"),
+        ({"min_workers": 5, "world_size": 4}, "min_workers=5 is more than world_size=4"),
+        ({"max_workers": 2, "world_size": 4}, "world_size=4 is more than max_workers=2"),
+        ({"min_workers": 0}, "min_workers=0 must be at least 1"),
+    ],
+)
+def test_numbers_of_workers_that_contradict_each_other_are_refused(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config.from_env({}, elastic=True, **settings)
+
+
+def test_numbers_of_workers_need_an_elastic_job() -> None:
+    with pytest.raises(ConfigError, match="min_workers without elastic: set BYTEPS_LIKE_ELASTIC=1"):
+        Config.from_env({"BYTEPS_LIKE_MIN_WORKERS": "1"})
+
+
+def test_a_server_needs_no_size_of_the_world_to_know_how_few_may_go_on() -> None:
+    assert Config.from_env({"BYTEPS_LIKE_ELASTIC": "1"}, role="server", min_workers=3).min_workers == 3
 
 
 def test_every_setting_is_documented_once() -> None:

@@ -32,3 +32,4 @@ def test_the_jobs_settings_come_before_the_defaults_here():
     config = Config(rank=1, world_size=2)
     held = config.held_to({"partition_bytes": "8192", "stall_timeout": "7.5", "rank": "9", "unheard_of": "1"})
     assert (held.partition_bytes, held.stall_timeout, held.rank) == (8192, 7.5, 1)
+    assert not Config(elastic=True).held_to({"elastic": "False"}).elastic
