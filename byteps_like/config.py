@@ -274,6 +274,11 @@ class Config:
             return self.num_servers
         return 1 if self.world_size > 1 or self.force_distributed else 0
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether this is a world of one that needs no other process, and that nobody can join."""
+        return self.servers == 0 and self.world_size == 1 and not (self.elastic and self.scheduler)
+
     def held_to(self, settings: Mapping[str, str]) -> Config:
         """With the job's settings as the scheduler has them, whatever was the default here."""
         known = {name: value for name, value in settings.items() if name in self.job_settings()}

@@ -1,6 +1,6 @@
 """Every error this package raises, in one tree. Each names what happened, the exact cause and what to do.
 
-`Code` values cross the wire and the binding: they mirror csrc/base/status.h.
+`Code` values cross the wire and the binding: below 64 they mirror csrc/base/status.h.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
-    """Outcome codes of the native core."""
+    """Outcome codes."""
 
     OK = 0
     INVALID = 1
@@ -23,6 +23,8 @@ class Code(IntEnum):
     CAPACITY = 9
     SYSTEM = 10
     DEVICE = 11
+    TOO_FEW_WORKERS = 64
+    """From 64 on: the control plane's own, which the native core doesn't know."""
 
 
 class BytePSLikeError(RuntimeError):
@@ -94,6 +96,12 @@ class RefusedError(BytePSLikeError):
     code = Code.REFUSED
 
 
+class TooFewWorkersError(BytePSLikeError):
+    """An elastic job has fewer workers than `min_workers`, and no others have come within `join_timeout`."""
+
+    code = Code.TOO_FEW_WORKERS
+
+
 class CorruptError(OperationError):
     """Bytes failed their checksum or their bounds and could not be repaired."""
 
@@ -147,6 +155,7 @@ _BY_CODE: dict[Code, type[BytePSLikeError]] = {
     Code.CAPACITY: CapacityError,
     Code.SYSTEM: SystemCallError,
     Code.DEVICE: DeviceError,
+    Code.TOO_FEW_WORKERS: TooFewWorkersError,
 }
 
 

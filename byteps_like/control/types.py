@@ -95,6 +95,7 @@ class EventKind(StrEnum):
     QUESTION = "question"  # which operations a rank has begun: `question`
     RECORD = "record"  # record a timeline: `text` is the order; none: end it
     LOST = "lost"  # workers have died, and the epoch goes on without them: `ranks`
+    JOINERS = "joiners"  # workers wait to join, and there is room for them
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from byteps_like.worker.local import LocalWorker
 
 def join(config: Config) -> Worker:
     """Joins the job that `config` describes; blocks until its world has formed. Errors as `portable.init`."""
-    if config.servers == 0 and config.world_size == 1:
+    if config.is_alone:
         return LocalWorker(config.partition_bytes)
     client = ControlClient(config)
     try:

@@ -81,6 +81,10 @@ class Control(Protocol):
     def leave(self) -> None:
         """Ends the membership in order."""
 
+    @property
+    def joiners(self) -> int:
+        """How often it was said that others wait to join."""
+
 
 @dataclass(frozen=True)
 class PortableOptions:
@@ -358,6 +362,10 @@ class PortableWorker(Stands):
         logger.error("%s", met)
         self._verdict.met(met)
         self._client.report(met)
+
+    def joiners(self) -> int:
+        """See worker.api.HearsOfJoiners."""
+        return self._client.joiners
 
     def _on_control_event(self, event: WatchEvent) -> None:
         if event.kind in (EventKind.WARNING, EventKind.LOST):

@@ -197,6 +197,15 @@ class Meets(Protocol):
 
 
 @runtime_checkable
+class HearsOfJoiners(Protocol):
+    """A worker of a job that others may join while it runs."""
+
+    def joiners(self) -> int:
+        """How often this rank has heard, in this world, that others wait to join. Others hear of it a little earlier or
+        later."""
+
+
+@runtime_checkable
 class Forgets(Protocol):
     """A worker that can let go of a name, and of all that it stood for."""
 

@@ -23,6 +23,7 @@ from byteps_like.worker.api import (
     Declared,
     Feedback,
     Handle,
+    HearsOfJoiners,
     Links,
     Meeting,
     Meets,
@@ -256,6 +257,10 @@ class CollectiveWorker(Stands):
         """See worker.api.Meets."""
         if isinstance(self._base, Meets):
             self._base.attend(who)
+
+    def joiners(self) -> int:
+        """See worker.api.HearsOfJoiners."""
+        return self._base.joiners() if isinstance(self._base, HearsOfJoiners) else 0
 
     def places(self) -> Places:
         """See worker.api.Placed."""

@@ -30,6 +30,7 @@ from byteps_like.worker.api import (
     Feedback,
     Forgets,
     Handle,
+    HearsOfJoiners,
     KernelsOf,
     Links,
     Meeting,
@@ -277,6 +278,10 @@ class Owning(Stands):
         """See worker.api.Meets."""
         if isinstance(self._worker, Meets):
             self._worker.attend(who)
+
+    def joiners(self) -> int:
+        """See worker.api.HearsOfJoiners."""
+        return self._worker.joiners() if isinstance(self._worker, HearsOfJoiners) else 0
 
     def places(self) -> Places:
         """See worker.api.Placed."""

@@ -31,7 +31,7 @@ def connect(config: Config, seat: MeetingSeat | None = None) -> Worker:
     portable one, and a warning says so.
     Raises RefusedError (who refused, and why), DeadlineError (who is missing), ConfigError.
     """
-    if config.servers == 0 and config.world_size == 1:
+    if config.is_alone:
         return LocalWorker(config.partition_bytes)
     if not config.scheduler:
         return _connect_embedded(config, seat)

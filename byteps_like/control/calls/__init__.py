@@ -2,5 +2,5 @@
 
 Members and launchers import it; it imports the other rooms of control.
 
-Private: journal, service, session, status, wire.
+Private: journal, returning, service, session, status, wire.
 """

@@ -14,6 +14,7 @@ from byteps_like.config import Config
 from byteps_like.control import bounds
 from byteps_like.control.calls import wire
 from byteps_like.control.calls.loop import control_loop
+from byteps_like.control.calls.returning import is_returning, recall, remember
 from byteps_like.control.calls.secret import load
 from byteps_like.control.calls.session import Session
 from byteps_like.control.calls.status import JobStatus, status_from_wire
@@ -101,6 +102,11 @@ class ControlClient:
         return self.member.rank
 
     @property
+    def joiners(self) -> int:
+        """How often the scheduler has said that others wait to join the job of this member."""
+        return self._session.joiners if self._session is not None else 0
+
+    @property
     def error(self) -> BytePSLikeError | None:
         """Why the job failed, or None."""
         return self._session.error if self._session is not None else None
@@ -108,13 +114,17 @@ class ControlClient:
     def leave(self, *, returning: bool = False) -> None:
         """Leaves in order and closes the connection; at most two seconds, never raises. Idempotent, also before join.
 
-        A member that is `returning` (suspend) keeps the job from ending when all have left.
+        A member that is `returning` keeps the job from ending when all have left; so does one that leaves in a block
+        `returning()`, whose next client of this job says whom it follows.
         """
+        returning = returning or is_returning()
         with self._lock:
             self._left = True
             session = self._session
         if session is None or session.closed:
             return
+        if is_returning() and session.view is not None:
+            remember(self.config, session.id)
         try:
             self._loop.run(session.close(returning, LEAVE_SECONDS))
         except (BytePSLikeError, OSError) as error:
@@ -238,6 +248,7 @@ class ControlClient:
             num_servers=config.servers if worker else config.num_servers,
             settings=config.job_settings(explicit_only=not worker),
             timeout=config.join_timeout if timeout is None else timeout,
+            follows=recall(config) if worker else "",
         )
 
     def _joined(self) -> Session:

@@ -206,7 +206,7 @@ def _state(kind: type[State], text: str, name: str) -> State:
 def _seat_to_record(seat: Seat, in_epoch: bool) -> pb.SeatRecord:
     return pb.SeatRecord(
         claim=wire.claim_to_wire(seat.claim), member=wire.member_to_wire(seat.member), state=seat.state.value,
-        ready=seat.ready, in_epoch=in_epoch, has_deadline=seat.deadline is not None,
+        ready=seat.ready, in_epoch=in_epoch, has_deadline=seat.deadline is not None, returning=seat.returning,
     )  # fmt: skip
 
 
@@ -214,7 +214,8 @@ def _seat_from_record(record: pb.SeatRecord) -> Seat:
     """Its times don't count."""
     deadline = 0.0 if record.has_deadline else None
     claim, member = wire.claim_from_wire(record.claim), wire.member_from_wire(record.member)
-    return Seat(claim, member, 0.0, deadline, _state(SeatState, record.state, _SEAT), ready=record.ready)
+    state = _state(SeatState, record.state, _SEAT)
+    return Seat(claim, member, 0.0, deadline, state, ready=record.ready, returning=record.returning)
 
 
 def _tensor_to_record(placed: PlacedTensor) -> pb.TensorRecord:

@@ -141,7 +141,7 @@ class SchedulerServer:
 
 def _connections(terms: Terms) -> int:
     """How many may be open: twice what the members need, since a network that breaks leaves the old ones behind."""
-    if terms.world_size and terms.num_servers >= 0:
+    if terms.world_size and terms.num_servers >= 0 and "elastic" not in terms.settings:
         return 2 * (terms.world_size + terms.num_servers) + SPARE_CONNECTIONS
     return max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, SPARE_CONNECTIONS)
 

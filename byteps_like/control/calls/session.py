@@ -69,6 +69,8 @@ class Session:
         """The member number that Join gave."""
         self.error: BytePSLikeError | None = None
         self.closed = False
+        self.joiners = 0
+        """How often it was said that others wait to join."""
         self.waiting: tuple[Waiting, float] | None = None
         """What the rank waits for, and since when (time.monotonic) it has said so."""
         self._config, self._secret, self._claim, self._on_event, self._stats = config, secret, claim, on_event, stats
@@ -100,12 +102,19 @@ class Session:
         self._tasks.append(asyncio.create_task(self._watch()))
         self._tasks.append(asyncio.create_task(self._heartbeat()))
         try:
-            async with asyncio.timeout(max(deadline - time.monotonic(), 0.0) + _BACKSTOP):
+            async with asyncio.timeout(self._longest_wait(deadline)):
                 return await self.next_view()
         except BytePSLikeError:  # a DeadlineError is a TimeoutError, too
             raise
         except TimeoutError:
             raise DeadlineError(f"the {self._scheduler} did not say how the join ended", operation="join") from None
+
+    def _longest_wait(self, deadline: float) -> float | None:
+        """For a world, in seconds. While an elastic job runs others wait for as long as the scheduler is there, which
+        tells them when they wait in vain."""
+        if self._config.elastic and self._claim.member.role is MemberRole.WORKER:
+            return None
+        return max(deadline - time.monotonic(), 0.0) + _BACKSTOP
 
     async def next_view(self) -> View:
         """The next epoch, as soon as it has formed. Raises what ended the wait."""
@@ -282,6 +291,8 @@ class Session:
                 return
         elif event.kind is EventKind.ENDED:
             self._views.put_nowait(ShutdownError(event.text))
+        elif event.kind is EventKind.JOINERS:
+            self.joiners += 1
         elif event.kind is EventKind.RECORD:
             self._record(event.text)
             return

@@ -27,6 +27,7 @@ _KINDS = {
     EventKind.DISAGREEMENT: pb.Event.KIND_DISAGREEMENT,
     EventKind.QUESTION: pb.Event.KIND_QUESTION,
     EventKind.LOST: pb.Event.KIND_LOST,
+    EventKind.JOINERS: pb.Event.KIND_JOINERS,
 }
 _KIND_OF = {value: kind for kind, value in _KINDS.items()}
 
@@ -142,6 +143,7 @@ def claim_to_wire(claim: JoinClaim) -> pb.JoinRequest:
         settings=claim.settings,
         timeout_s=claim.timeout,
         member_id=claim.id,
+        follows=claim.follows,
     )
 
 
@@ -153,6 +155,9 @@ def claim_from_wire(message: pb.JoinRequest) -> JoinClaim:
     bounds.finite("gbps", message.member.gbps, bounds.FASTEST_GBPS)
     if "partition_bytes" in message.settings:
         _partition_bytes(parse("partition_bytes", message.settings["partition_bytes"], int))
+    for name in ("min_workers", "max_workers"):
+        if name in message.settings:
+            bounds.whole(name, parse(name, message.settings[name], int), 0, bounds.MOST_MEMBERS)
     return JoinClaim(
         id=message.member_id,
         member=member_from_wire(message.member),
@@ -160,6 +165,7 @@ def claim_from_wire(message: pb.JoinRequest) -> JoinClaim:
         num_servers=bounds.whole("num_servers", message.num_servers, -1, bounds.MOST_MEMBERS),
         settings=dict(message.settings),
         timeout=bounds.finite("timeout_s", message.timeout_s),
+        follows=bounds.short("follows", message.follows),
     )
 
 

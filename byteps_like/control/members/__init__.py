@@ -2,5 +2,5 @@
 
 The service imports it; it imports the types of control.
 
-Private: diagnosis, timers, vigilance.
+Private: diagnosis, elasticity, timers, vigilance.
 """

@@ -21,6 +21,9 @@ class Epoch:
     can_lose_workers: bool = False
     """Who lives goes on when a worker has died, or left."""
 
+    least: int = 1
+    """Workers with which it can go on."""
+
     def __post_init__(self) -> None:
         self._staying = self.view.size - len(self.gone())
 
@@ -29,6 +32,11 @@ class Epoch:
         """Counts from 1."""
         return self.view.number
 
+    @property
+    def staying(self) -> int:
+        """Number of workers that have neither left nor died."""
+        return self._staying
+
     def take_leave(self) -> int:
         """Counts a worker that leaves in order; the number of those that stay."""
         self._staying -= 1
@@ -36,9 +44,10 @@ class Epoch:
 
     def take_loss(self, lost: Sequence[Seat]) -> bool:
         """Whether the epoch goes on without these, who have died; if so, counts them."""
-        if not self.can_lose_workers or len(lost) >= self._staying or not all(seat.is_worker for seat in lost):
+        stay = self._staying - len(lost)
+        if not self.can_lose_workers or stay < self.least or not all(seat.is_worker for seat in lost):
             return False
-        self._staying -= len(lost)
+        self._staying = stay
         return True
 
     def workers(self) -> list[Seat]:
@@ -64,6 +73,10 @@ class Epoch:
     def gone(self) -> set[int]:
         """Member numbers of workers that have left or died."""
         return {seat.member.number for seat in [*self.left(), *self.lost()]}
+
+    def awaited(self) -> list[Seat]:
+        """Workers that may come to the next epoch: it has failed under them, or they have said that they will."""
+        return [seat for seat in self.workers() if seat.state is SeatState.OVER or seat.returning]
 
     def holder(self, claim: JoinClaim) -> Seat | None:
         """The running member whose rank `claim` wants."""

@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
+from byteps_like.config_values import parse
 from byteps_like.control.bounds import MOST_SHARDS_IN_ALL
+from byteps_like.control.members.elasticity import Succession, WorldLimits
+from byteps_like.control.members.epoch import Epoch
 from byteps_like.control.members.seats import JoinClaim, Seat, describe, ranks_text
 from byteps_like.control.types import Member, MemberRole
 from byteps_like.errors import RefusedError
+
+_ELASTIC = ("elastic", "min_workers", "max_workers")
 
 
 @dataclass(frozen=True)
@@ -24,11 +29,23 @@ class Terms:
     source: str = "the scheduler"
 
 
+def terms_after(terms: Terms, epoch: Epoch) -> Terms:
+    """Those of the next world. An elastic job keeps to what was agreed: some of its members are in the epoch, and not
+    among those who wait."""
+    told = (seat.claim.world_size for seat in epoch.workers() if seat.claim.world_size)
+    size = terms.world_size or next(told, epoch.view.size)
+    if WorldLimits.of(epoch.view.settings, size) is None:
+        return terms
+    return Terms(size, len(epoch.view.servers), epoch.view.settings, f"epoch {epoch.number}")
+
+
 @dataclass
 class Forming:
     """The members that wait for the next epoch, in order of arrival."""
 
     terms: Terms
+    before: Epoch | None = None
+    """The newest epoch, if there was one."""
     workers: dict[str, Seat] = field(default_factory=dict)
     servers: dict[str, Seat] = field(default_factory=dict)
     _holders: dict[tuple[MemberRole, int], Seat] = field(default_factory=dict)
@@ -72,6 +89,13 @@ class Forming:
         count = self.num_servers()[0] if wanted < 0 else wanted
         return 0 <= count <= len(self.servers)
 
+    def succession(self) -> Succession | None:
+        """How an elastic job goes on; None if the job isn't elastic, as far as is known."""
+        found = {name: agreed[0] for name in _ELASTIC if (agreed := self._agreed(name)) is not None}
+        size = self.world_size()[0]
+        limits = WorldLimits.of(found, size)
+        return None if limits is None else Succession(limits, size, self.before)
+
     def settings(self) -> dict[str, str]:
         """What all agree on so far."""
         agreed = dict(self.terms.settings)
@@ -91,24 +115,34 @@ class Forming:
             raise RefusedError(f"{who} has num_servers={claim.num_servers}, but {by} has num_servers={servers}")
         self._check_settings(claim)
         if claim.member.role is MemberRole.WORKER:
-            self._check_room(claim, self.workers, size or claim.world_size or None)
+            if not self.is_elastic(claim):
+                self._check_room(claim, self.workers, size or claim.world_size or None)
         else:
             self._check_room(claim, self.servers, servers if servers >= 0 else None)
             shards = claim.member.shards + sum(seat.member.shards for seat in self.servers.values())
             if shards > MOST_SHARDS_IN_ALL:
                 raise RefusedError(f"{who} makes shards={shards} of all servers, more than {MOST_SHARDS_IN_ALL}")
 
+    def is_elastic(self, claim: JoinClaim) -> bool:
+        """Whether the job is, or becomes so by `claim`: then workers get their ranks when the world forms, and more may
+        wait than it takes."""
+        agreed = self._agreed("elastic")
+        value = claim.settings.get("elastic", "no") if agreed is None else agreed[0]
+        return bool(parse("elastic", value, bool))
+
     def _check_settings(self, claim: JoinClaim) -> None:
-        # The first member that knows a setting decides it, so comparing with the first that has each is enough.
         for name, value in claim.settings.items():
-            holder, agreed = self.terms.source, self.terms.settings.get(name)
-            if agreed is None:
-                first = next((seat for seat in self.seats() if name in seat.claim.settings), None)
-                if first is None:
-                    continue
-                holder, agreed = describe(first.claim.member), first.claim.settings[name]
-            if agreed != value:
-                raise RefusedError(f"{describe(claim.member)} has {name}={value}, but {holder} has {name}={agreed}")
+            agreed = self._agreed(name)
+            if agreed is not None and agreed[0] != value:
+                who, other = describe(claim.member), agreed[1]
+                raise RefusedError(f"{who} has {name}={value}, but {other} has {name}={agreed[0]}")
+
+    def _agreed(self, name: str) -> tuple[str, str] | None:
+        """The value of a setting and who has it. The first member that knows it decides."""
+        if name in self.terms.settings:
+            return self.terms.settings[name], self.terms.source
+        first = next((seat for seat in self.seats() if name in seat.claim.settings), None)
+        return None if first is None else (first.claim.settings[name], describe(first.claim.member))
 
     def _check_room(self, claim: JoinClaim, peers: dict[str, Seat], limit: int | None) -> None:
         who, role = describe(claim.member), claim.member.role.value
@@ -131,9 +165,32 @@ class Forming:
         return [seat for place, seat in enumerate(self.servers.values()) if max(place, seat.member.rank) >= count]
 
     def is_complete(self) -> bool:
-        """True when as many workers and servers wait as the world has."""
-        size, servers = self.world_size()[0], self.num_servers()[0]
-        return size > 0 and len(self.workers) == size and len(self.servers) == servers
+        """True when as many workers and servers wait as the world has. The workers of an elastic one: see
+        Succession."""
+        if len(self.servers) != self.num_servers()[0]:
+            return False
+        succession = self.succession()
+        if succession is not None:
+            return succession.is_complete(self.workers)
+        size = self.world_size()[0]
+        return size > 0 and len(self.workers) == size
+
+    def settled_at(self) -> float | None:
+        """When those who wait become a world, though others are missing; None: not at all."""
+        succession = self.succession()
+        if succession is None or len(self.servers) != self.num_servers()[0]:
+            return None
+        return succession.settled_at(self.workers)
+
+    def can_go_on(self) -> bool:
+        """Whether any worker waits who has something to do."""
+        succession = self.succession()
+        return bool(self.workers) and (succession is None or succession.can_go_on(self.workers.values()))
+
+    def too_few(self) -> int:
+        """Least number of workers of an elastic job, if fewer are there; else 0."""
+        succession = self.succession()
+        return succession.limits.least if succession and len(self.workers) < succession.limits.least else 0
 
     def flaw(self) -> str:
         """Why those who have come can't be a world, though they are all; "" if they can."""
@@ -148,12 +205,28 @@ class Forming:
     def missing(self) -> str:
         """Who has not come, in words: "workers 1, 3 of 4; 1 of 2 servers"."""
         size, servers = self.world_size()[0], self.num_servers()[0]
-        workers = _missing_workers(list(self.workers.values()), size)
+        succession = self.succession()
+        if succession is not None and size:
+            workers = succession.missing(len(self.workers))
+        else:
+            workers = _missing_workers(list(self.workers.values()), size)
         return "; ".join(filter(None, [workers, _missing_servers(list(self.servers.values()), servers)])) or "nobody"
 
     def assign(self) -> tuple[list[Seat], list[Seat]]:
-        """Gives ranks to those that asked for any, one host's after another; workers and servers in rank order."""
-        return _with_ranks(list(self.workers.values())), _with_ranks(list(self.servers.values()))
+        """Gives ranks to those that asked for any, one host's after another; workers and servers in rank order. Workers
+        of an elastic job: see Succession."""
+        succession = self.succession()
+        if succession is None:
+            workers = _with_ranks(list(self.workers.values()))
+        else:
+            workers = succession.chosen(self.workers.values())
+            for rank, seat in enumerate(workers):
+                seat.member = replace(seat.member, rank=rank)
+        return workers, _with_ranks(list(self.servers.values()))
+
+    def spares(self, epoch: Epoch) -> list[Seat]:
+        """Workers for whom there was no room in `epoch`, which has formed of the others."""
+        return [seat for seat in self.workers.values() if seat.id not in epoch.seats]
 
 
 def _missing_workers(seats: list[Seat], size: int) -> str:

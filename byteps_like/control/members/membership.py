@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from byteps_like.control.members.diagnosis import STABLE_REPORTS, find_deadlock
+from byteps_like.control.members.elasticity import WorldLimits
 from byteps_like.control.members.epoch import Epoch
-from byteps_like.control.members.forming import Forming, Terms
+from byteps_like.control.members.forming import Forming, Terms, terms_after
 from byteps_like.control.members.past import JobState, Past
 from byteps_like.control.members.seats import (
     JoinClaim,
@@ -31,7 +32,14 @@ from byteps_like.control.members.seats import (
 from byteps_like.control.members.timers import Timers
 from byteps_like.control.members.vigilance import SilenceWatch, WarningLimit
 from byteps_like.control.types import INCARNATION_BYTES, EventKind, Member, MemberRole, View, WatchEvent
-from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError, RefusedError, StalledError
+from byteps_like.errors import (
+    BytePSLikeError,
+    DeadlineError,
+    PeerLostError,
+    RefusedError,
+    StalledError,
+    TooFewWorkersError,
+)
 
 DIAGNOSIS_SECONDS = 1.0
 """From one look for a deadlock to the next."""
@@ -109,6 +117,7 @@ class Membership:
         self._report = self._timers.add(self._believe_report)
         self._timers.derive(self._prepared_by, self._fail_unprepared)
         self._quiet_check = self._timers.add(self._mention_quiet)
+        self._timers.derive(self._settled_by, self._form)
         self._timers.derive(self._formed_by, self._expire)
         self._end_timer = self._timers.add(lambda _now: self._end())
 
@@ -118,6 +127,10 @@ class Membership:
         failed of that: their scheduler may have ended before it could."""
         self.number, self.last_member, self.state = past.number, past.last_member, past.state
         self.linger = past.linger
+        if past.view is not None:
+            seats = {seat.id: seat for seat in past.seats if seat.id in past.in_epoch}
+            self.epoch = self._epoch_of(past.view, seats, now, past.failure)
+            self.forming = Forming(terms_after(self.terms, self.epoch), self.epoch)
         for seat in past.seats:
             seat.joined = seat.heard = seat.suspected = now
             seat.resumed = True
@@ -126,9 +139,7 @@ class Membership:
                 self._seats[seat.id] = self._suspects[seat.id] = seat
             if seat.state is SeatState.WAITING:
                 self.forming.add(seat)
-        if past.view is not None:
-            seats = {seat.id: seat for seat in past.seats if seat.id in past.in_epoch}
-            self.epoch = Epoch(past.view, seats, now, past.failure)
+        if self.epoch is not None:
             self._tell_again(now)
         self._end_if_deserted(now)
         self._form_if_complete(now)
@@ -143,6 +154,7 @@ class Membership:
             self._send(epoch.present(), epoch.view)
             if lost := epoch.lost():
                 self._tell_loss(lost, f"{describe_all(lost)} died")
+            self._tell_of_joiners()
         elif epoch.failure is not None:
             self._send([seat for seat in self._seats.values() if seat.id in epoch.seats], self._failed())
 
@@ -163,16 +175,32 @@ class Membership:
             self.refusals.append(str(refusal))
             self._warn([seat for seat in self._seats.values() if _concerns(seat, claim)], str(refusal), now)
             raise
-        self._end_timer.stop()
         self.last_member += 1
-        member = replace(claim.member, number=self.last_member)
-        seat = Seat(claim, member, now, now + claim.timeout, suspected=now, heard=now)
+        seat = self._seat_for(claim, now)
         self.touched.add(seat.id)
         self._seats[seat.id] = self._suspects[seat.id] = seat
         self.forming.add(seat)
+        self._take_back(claim)
+        if not seat.is_worker or self.forming.can_go_on():
+            self._end_timer.stop()
         self._evict_excess()
         self._form_if_complete(now)
         return seat
+
+    def _seat_for(self, claim: JoinClaim, now: float) -> Seat:
+        elastic = claim.member.role is MemberRole.WORKER and self.forming.is_elastic(claim)
+        member = replace(claim.member, number=self.last_member, rank=-1 if elastic else claim.member.rank)
+        in_lobby = elastic and self.state is not JobState.FORMING
+        return Seat(claim, member, now, None if in_lobby else now + claim.timeout, suspected=now, heard=now)
+
+    def _take_back(self, claim: JoinClaim) -> None:
+        """Who was in the newest epoch, and has come for the next; of anybody else those who run are told."""
+        before = self.epoch.seats.get(claim.follows) if self.epoch is not None else None
+        if before is not None:
+            before.returning = False
+            self.touched.add(before.id)
+        elif claim.member.role is MemberRole.WORKER:
+            self._tell_of_joiners()
 
     def decline(self, member: Member, why: str) -> None:
         """`member` can't start: workers who wait for the next world are refused, who come later once each."""
@@ -198,6 +226,7 @@ class Membership:
             return
         if seat.state is SeatState.OVER:
             self._forget(seat, now)
+            self._form_if_complete(now)
         else:
             seat.suspected = now
             self._suspects[id] = seat
@@ -249,11 +278,17 @@ class Membership:
             return
         if seat.state is SeatState.RUNNING and not seat.is_worker:
             self.fail(PeerLostError(f"{describe(seat.member)} left while epoch {self.number} was running"), now)
-        was_running = seat.state is SeatState.RUNNING
+        was_running, was_over = seat.state is SeatState.RUNNING, seat.state is SeatState.OVER
+        seat.returning = returning and (was_running or was_over) and self._is_elastic()
         self._become(seat, SeatState.LEFT)
         self._forget(seat, now)
         if was_running and self._current().take_leave() == 0:
+            returning = returning or bool(self._current().awaited())
             self._reform(now, self.patience.after_failure if returning else self.patience.after_end)
+        elif was_running:
+            self._tell_of_joiners()
+        else:
+            self._form_if_complete(now)
 
     def fail(self, error: BytePSLikeError, now: float) -> None:
         """Ends the running epoch for everybody with `error`; the first failure counts."""
@@ -325,6 +360,9 @@ class Membership:
         if any(seat.resumed and seat.member.role is claim.member.role for seat in self._suspects.values()):
             raise TooEarlyError
         if self.state is not JobState.FORMING:
+            if claim.member.role is MemberRole.WORKER and self._is_elastic():
+                self.forming.check(claim)
+                return
             holder = self._current().holder(claim)
             if holder is not None and holder.suspected is not None:
                 self._lose([holder], now, "another process has taken its rank")
@@ -354,10 +392,16 @@ class Membership:
             self._dismiss(seat, refusal)
 
     def _form_if_complete(self, now: float) -> None:
-        if self.state is not JobState.FORMING or not self.forming.is_complete():
-            return
-        if any(seat.state is SeatState.WAITING and (seat.watched or seat.resumed) for seat in self._suspects.values()):
-            return
+        if self.state is JobState.FORMING and self.forming.is_complete() and not self._is_in_doubt():
+            self._form(now)
+
+    def _is_in_doubt(self) -> bool:
+        """Whether one of those who wait may have died."""
+        return any(
+            seat.state is SeatState.WAITING and (seat.watched or seat.resumed) for seat in self._suspects.values()
+        )
+
+    def _form(self, now: float) -> None:
         if flaw := self.forming.flaw():
             for seat in list(self.forming.seats()):
                 self._dismiss(seat, RefusedError(flaw, operation="join"))
@@ -374,8 +418,10 @@ class Membership:
             self.incarnation,
         )
         self.touched.update(self.epoch.seats if self.epoch is not None else ())
-        self.epoch = Epoch(view, {seat.id: seat for seat in [*workers, *servers]}, now)
-        self.forming = Forming(self.terms)
+        self.epoch = self._epoch_of(view, {seat.id: seat for seat in [*workers, *servers]}, now)
+        spares = self.forming.spares(self.epoch)
+        self.forming = Forming(terms_after(self.terms, self.epoch), self.epoch)
+        self._await_again(spares, None)
         self.refusals.clear()
         for seat in self.epoch.seats.values():
             self._become(seat, SeatState.RUNNING)
@@ -386,12 +432,39 @@ class Membership:
         self._send(servers, view)
         self._run_if_ready(now)
 
+    def _epoch_of(
+        self, view: View, seats: dict[str, Seat], now: float, failure: BytePSLikeError | None = None
+    ) -> Epoch:
+        limits = WorldLimits.of(view.settings, view.size)
+        return Epoch(view, seats, now, failure, least=1 if limits is None else limits.least)
+
+    def _is_elastic(self) -> bool:
+        return self.forming.succession() is not None
+
+    def _await_again(self, seats: Sequence[Seat], now: float | None) -> None:
+        """These wait for the next world: from `now` on, or for as long as the epoch runs."""
+        for seat in seats:
+            seat.deadline = None if now is None else now + seat.claim.timeout
+            self.touched.add(seat.id)
+            self.forming.add(seat)
+
+    def _tell_of_joiners(self) -> None:
+        """Those who run, if others wait for whom there is room."""
+        succession = self.forming.succession()
+        if self.state is not JobState.RUNNING or succession is None or not self.forming.workers:
+            return
+        if self._current().staying < succession.limits.most:
+            text = f"{describe_all(self.forming.workers.values())} would join"
+            self._send([seat for seat in self._current().present() if seat.is_worker],
+                       WatchEvent(EventKind.JOINERS, text))  # fmt: skip
+
     def _run_if_ready(self, now: float) -> None:
         epoch = self._current()
         if self.state is JobState.PREPARING and all(seat.ready for seat in epoch.seats.values()):
             self.state, epoch.started = JobState.RUNNING, now
             self._quiet_check.start(now + self._quiet())
             self._send(epoch.workers(), epoch.view)
+            self._tell_of_joiners()
 
     def _current(self) -> Epoch:
         assert self.epoch is not None
@@ -406,6 +479,7 @@ class Membership:
                 self._become(seat, SeatState.WAITING)
                 seat.claim = replace(seat.claim, world_size=0, num_servers=-1)
                 self.forming.add(seat)
+        self._await_again([seat for seat in self.forming.workers.values() if seat.deadline is None], now)
         self._evict_excess()
         self._end_if_deserted(now)
         self._form_if_complete(now)
@@ -434,12 +508,14 @@ class Membership:
                 self.refusals.append(text)
                 self._warn([other for other in self.forming.seats() if other is not seat], text, now)
             self._forget(seat, now)
+        self._form_if_complete(now)
 
     def _go_on_without(self, lost: list[Seat], why: str, now: float) -> None:
         """If the epoch can; else it ends."""
         text = f"{describe_all(lost)} died: {why}"
         if self.state is JobState.RUNNING and self._current().take_loss(lost):
             self._tell_loss(lost, text)
+            self._tell_of_joiners()
             if self._reported is not None and self._reported.peer in {f"worker {seat.member.rank}" for seat in lost}:
                 self._report.stop()
         else:
@@ -455,6 +531,8 @@ class Membership:
         return WatchEvent(EventKind.FAILED, str(failure), failure, epoch=self.number)
 
     def _forget(self, seat: Seat, now: float) -> None:
+        if seat.state is not SeatState.LEFT:
+            self._become(seat, SeatState.LOST)
         if self._seats.pop(seat.id, None) is not None:
             self.gone.append(seat.id)
             self.touched.add(seat.id)
@@ -466,7 +544,7 @@ class Membership:
         """Starts the wait for somebody to join again, once no worker of a past epoch is there any more."""
         if self.state is not JobState.FORMING or self.epoch is None or self._end_timer.at() is not None:
             return
-        if not self.forming.workers and all(seat.state is not SeatState.OVER for seat in self._seats.values()):
+        if not self.forming.can_go_on() and all(seat.state is not SeatState.OVER for seat in self._seats.values()):
             self._end_timer.start(now + self.linger)
 
     def _believe_report(self, now: float) -> None:
@@ -504,12 +582,20 @@ class Membership:
         self.forming.remove(seat)
         self._become(seat, SeatState.OVER)
 
+    def _settled_by(self) -> float | None:
+        return None if self.state is not JobState.FORMING or self._is_in_doubt() else self.forming.settled_at()
+
     def _formed_by(self) -> float | None:
         return min((seat.deadline for seat in self.forming.seats() if seat.deadline is not None), default=None)
 
     def _expire(self, now: float) -> None:
-        """The first wait that ends ends all: whoever waits hears the same list of who is missing."""
+        """The first wait that ends ends all: whoever waits hears the same list of who is missing. Unless they are
+        enough for an elastic job."""
+        if self._settled_by() is not None:
+            self._form(now)
+            return
         waiting = list(self.forming.seats())
+        least, there = self.forming.too_few(), len(self.forming.workers)
         size = self.forming.world_size()[0]
         notes = f" (refused or lost: {'; '.join(self.refusals)})" if self.refusals else ""
         if self.state is not JobState.FORMING:
@@ -518,7 +604,10 @@ class Membership:
         for seat in waiting:
             waited = now - seat.joined
             text = f"the world of {size or '?'} workers did not form within {waited:.1f} s; missing: {missing}"
-            error = DeadlineError(text, operation="join", elapsed=waited)
+            error: BytePSLikeError = DeadlineError(text, operation="join", elapsed=waited)
+            if least:
+                text = f"min_workers={least}, but only {there} came within {waited:.1f} s{notes}"
+                error = TooFewWorkersError(text, operation="join", elapsed=waited)
             self._send([seat], WatchEvent(EventKind.FAILED, str(error), error))
         for seat in waiting:
             self.forming.remove(seat)

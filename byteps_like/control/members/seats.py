@@ -44,6 +44,8 @@ class JoinClaim:
     """-1: not known to it."""
     settings: Mapping[str, str]
     timeout: float
+    follows: str = ""
+    """Id of the same process in the epoch before; empty: it was in none."""
 
 
 @dataclass
@@ -54,7 +56,8 @@ class Seat:
     member: Member
     joined: float
     deadline: float | None
-    """When its wait for the world ends; None for a server that waits from an earlier epoch."""
+    """When its wait for the world ends; None for a server that waits from an earlier epoch, and for a worker of an
+    elastic job that waits while an epoch runs."""
     state: SeatState = SeatState.WAITING
     suspected: float | None = None
     """Since when it has no watch stream."""
@@ -62,6 +65,8 @@ class Seat:
     """It has had one."""
     resumed: bool = False
     """It was a member of an earlier scheduler, and has yet to come back."""
+    returning: bool = False
+    """It has left, and will join again under another id."""
     ready: bool = False
     heard: float = 0.0
     quiet: bool = False

@@ -56,7 +56,7 @@ def init(
 
 
 def _connect(config: Config, seat: MeetingSeat | None) -> Worker:
-    if config.servers == 0 and config.world_size == 1:
+    if config.is_alone:
         return LocalWorker(config.partition_bytes)
     # Not at the top: a world of one needs neither the control plane nor the native core.
     from byteps_like.worker.session import connect

@@ -494,6 +494,10 @@ class NativeWorker(Stands):
         elif self._verdict.met(error := from_code(code, f"rank {self.rank}: {named}", rank=self.rank)):
             self._client.report(error)
 
+    def joiners(self) -> int:
+        """See worker.api.HearsOfJoiners."""
+        return self._client.joiners
+
     def _on_control_event(self, event: WatchEvent) -> None:
         if event.kind is EventKind.LOST:
             self._go_on_without(event.ranks, event.text)
