@@ -34,8 +34,9 @@ class Config:
     )
     scheduler_state: str = _setting(
         "",
-        "Folder on a local disk in which the scheduler keeps what it decides, so that the next one goes on from it;"
-        " empty: the job ends with its scheduler.",
+        "Where the scheduler keeps what it decides, so that the next one goes on from it: a folder on a local disk, or"
+        " etcd://host:port[,host:port...][/prefix] (docs/how-to/survive-losses.md); empty: the job ends with its"
+        " scheduler.",
     )
     secret: str = _setting("", "Secret of the job; never given on a command line. Overrides secret_file.", secret=True)
     secret_file: str = _setting("", "File that contains the job's secret, readable only by its owner.")

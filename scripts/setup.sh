@@ -52,6 +52,8 @@ missing_packages() {
   case " $* " in *" test "*)
     [ -e /usr/include/doctest/doctest.h ] || echo doctest-dev
     [ "$(id -u)" -ne 0 ] || have ip || echo iproute2 # the lab's tests need root
+    [ "$(id -u)" -ne 0 ] || have etcd || echo etcd-server # tests that need it are skipped without
+    [ "$(id -u)" -ne 0 ] || have etcdctl || echo etcd-client
     ;;
   esac
   case " $* " in *" rdma "*)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -34,11 +33,15 @@ def scheduler(
     job: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
     tls: Annotated[bool, typer.Option("--tls", help="Encrypt, as all members of the job do.")] = False,
     state: Annotated[
-        Path | None,
-        typer.Option(help="Folder to keep decisions in: started again with it, the scheduler goes on with the job."),
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="Where to keep decisions, so that the next scheduler goes on from them: a folder, or an etcd as"
+            " etcd://host:port,host:port/prefix.",
+        ),
     ] = None,
     standby: Annotated[
-        bool, typer.Option("--standby", help="With --state: wait until the scheduler that has the folder ends.")
+        bool, typer.Option("--standby", help="With --state: wait until the scheduler that rules there ends.")
     ] = False,
 ) -> None:
     """Runs the scheduler of one job until the job has ended.
@@ -47,10 +50,9 @@ def scheduler(
     """
     from byteps_like.control.calls.scheduler import run_scheduler
 
-    folder = None if state is None else str(state)
     config = Config.from_env(
         role="scheduler", job=job, world_size=workers, num_servers=servers, tls="on" if tls else None,
-        scheduler_state=folder,
+        scheduler_state=state,
     )  # fmt: skip
     if standby and not config.scheduler_state:
         raise typer.BadParameter("there is nothing to wait for without --state", param_hint="--standby")

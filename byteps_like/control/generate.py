@@ -11,15 +11,15 @@ from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "proto" / "byteps_like" / "v1"
+SOURCES = (ROOT / "proto" / "byteps_like" / "v1", ROOT / "proto" / "etcd")
 PACKAGE = "byteps_like/control/v1"
 TARGET = ROOT / PACKAGE
-HEADING = f'"""Generated from proto/byteps_like/v1 with grpcio-tools {version("grpcio-tools")}."""\n'
+HEADING = f'"""Generated from proto/ with grpcio-tools {version("grpcio-tools")}."""\n'
 
 
 def is_current() -> bool:
     """True if every generated file is there, of this grpcio-tools, and newer than all sources and this script."""
-    sources = sorted(SOURCE.glob("*.proto"))
+    sources = _sources()
     wanted = [TARGET / "__init__.py", *(TARGET / f"{source.stem}_pb2.py" for source in sources)]
     if not all(path.exists() for path in wanted) or wanted[0].read_text(encoding="utf-8") != HEADING:
         return False
@@ -27,12 +27,16 @@ def is_current() -> bool:
     return min(path.stat().st_mtime for path in wanted) >= newest
 
 
+def _sources() -> list[Path]:
+    return [source for folder in SOURCES for source in sorted(folder.glob("*.proto"))]
+
+
 def generate() -> None:
     """Runs protoc; raises SystemExit with its status if it fails."""
     from grpc_tools import protoc
 
-    names = [f"{PACKAGE}/{source.name}" for source in sorted(SOURCE.glob("*.proto"))]
-    options = [f"--proto_path={PACKAGE}={SOURCE}", f"--python_out={ROOT}", f"--pyi_out={ROOT}"]
+    names = [f"{PACKAGE}/{source.name}" for source in _sources()]
+    options = [f"--python_out={ROOT}", f"--pyi_out={ROOT}", *(f"--proto_path={PACKAGE}={folder}" for folder in SOURCES)]
     status = protoc.main(["protoc", *options, *names])
     if status != 0:
         raise SystemExit(status)

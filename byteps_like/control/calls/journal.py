@@ -81,6 +81,13 @@ class Journal:
             return None
         return job.incarnation, self._members(job), self._table(job.epoch)
 
+    def check(self) -> None:
+        """Raises RuleEndedError if another scheduler may rule by now: then nobody may be told anything."""
+        try:
+            self._records.check()
+        except (SystemCallError, RefusedError) as error:
+            raise RuleEndedError(str(error)) from error
+
     def write(self, membership: Membership, decisions: Decisions) -> None:
         """All that has changed since the last time. Raises RuleEndedError where it can't: then nobody may be told."""
         changes = dict.fromkeys(self._stale) | dict(self._of_members(membership))
@@ -89,6 +96,7 @@ class Journal:
             changes |= self._of_tensors(decisions.table, decisions)
         changed = {name: content for name, content in changes.items() if self._known.get(name) != content}
         if not changed:
+            self.check()
             return
         try:
             self._records.commit(changed)

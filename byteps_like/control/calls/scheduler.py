@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 
 from byteps_like import log as logs
 from byteps_like.config import Config, split_address
@@ -26,8 +26,8 @@ from byteps_like.control.calls.session import ADDRESSEE
 from byteps_like.control.hosts.address import join_address, listen_address
 from byteps_like.control.members.forming import Terms
 from byteps_like.control.members.membership import Membership, Patience
+from byteps_like.control.records.opening import open_records
 from byteps_like.control.records.records import Records
-from byteps_like.control.records.sqlite import SqliteRecords
 from byteps_like.control.types import INCARNATION_BYTES
 from byteps_like.control.v1 import scheduler_pb2
 from byteps_like.errors import BytePSLikeError, SystemCallError
@@ -56,7 +56,7 @@ class SchedulerServer:
         """Listens and returns the address host:port for members. Raises SystemCallError if the port is taken."""
         raise_open_files()
         if self._config.scheduler_state:
-            self._records = SqliteRecords(Path(self._config.scheduler_state), wait=self._standby)
+            self._records = open_records(self._config.scheduler_state, self._config.job, wait=self._standby)
         host, port = split_address(
             "scheduler", self._config.scheduler or join_address(self._config.host or "127.0.0.1", 0)
         )
@@ -106,6 +106,8 @@ class SchedulerServer:
         assert self._service is not None
         await listener.serve(ProvenService(SERVICE, self._service.methods(), verifier))
         self._listener = listener
+        if self._records is not None:
+            self._records.on_loss(partial(_end_rule, asyncio.get_running_loop(), self._service))
         return listener.port
 
     def _take_up(self) -> Membership:
@@ -137,6 +139,10 @@ class SchedulerServer:
         except TimeoutError:
             return False
         return True
+
+
+def _end_rule(loop: asyncio.AbstractEventLoop, service: SchedulerService, why: BytePSLikeError) -> None:
+    loop.call_soon_threadsafe(service.end_rule, why)
 
 
 def _connections(terms: Terms) -> int:

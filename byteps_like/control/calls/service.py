@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from google.protobuf.message import Message
+
 from byteps_like.control import bounds
 from byteps_like.control.calls import wire
 from byteps_like.control.calls.journal import Decisions, Journal, PastTable, RuleEndedError
@@ -82,11 +84,10 @@ class SchedulerService:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_update: asyncio.Handle | None = None
 
-    def methods(self) -> dict[str, Unary | Stream]:
+    def methods(self) -> Mapping[str, Unary | Stream]:
         """Handler of each method of the proto service."""
-        return {
+        calls: dict[str, Unary] = {
             "Join": self.join,
-            "Watch": self.watch,
             "Ready": self.ready,
             "Heartbeat": self.heartbeat,
             "Barrier": self.barrier,
@@ -100,6 +101,7 @@ class SchedulerService:
             "Names": self.names,
             "Record": self.record,
         }
+        return {name: self._as_ruler(call) for name, call in calls.items()} | {"Watch": self.watch}
 
     def resume(self, past: Past, table: PastTable) -> None:
         """Goes on where the scheduler before has ended; before any call."""
@@ -121,6 +123,13 @@ class SchedulerService:
         self._epoch().can_lose_workers = self._declarations.can_lose_workers
         for why, moves in table.moves:
             self._tell_moves(moves, why)
+
+    def end_rule(self, why: Exception) -> None:
+        """Another scheduler may rule by now, or must: this one ends, and the job does not. Idempotent."""
+        if self.failure is None and not self._stopped:
+            log.error("this scheduler ends, and the job goes on: %s", why)
+            self.failure = RuleEndedError(str(why))
+            self.ended.set()
 
     def stop(self) -> None:
         """Decides nothing any more: another one may."""
@@ -151,6 +160,7 @@ class SchedulerService:
     async def watch(self, request: pb.WatchRequest, write: Write) -> None:
         """Sends what the member has not seen yet, and what comes, until it leaves."""
         id = request.member_id
+        self._check_rule()
         self.membership.watching(id, self._loop.time())
         self._show_barriers(id, request.barriers)
         self._after()
@@ -307,6 +317,26 @@ class SchedulerService:
             for name in self._barriers.show(seat.member.number, counts):
                 self._let_go(name)
 
+    def _as_ruler(self, call: Unary) -> Unary:
+        """The call, answered only while nobody else can rule."""
+
+        async def answer(request: Any) -> Message:
+            found = await call(request)
+            self._check_rule()
+            return found
+
+        return answer
+
+    def _check_rule(self) -> None:
+        """Raises RuleEndedError where another scheduler may rule by now, as after this process was stopped."""
+        if self._journal is None:
+            return
+        try:
+            self._journal.check()
+        except RuleEndedError as error:
+            self.end_rule(error)
+            raise
+
     def _refuse_to_decide(self) -> None:
         """What isn't stored any more, the next scheduler must be asked for."""
         if self._journal is not None:
@@ -323,9 +353,7 @@ class SchedulerService:
         try:
             self._journal.write(self.membership, decisions)
         except RuleEndedError as error:
-            log.error("this scheduler ends, and the job goes on: %s", error)
-            self.failure = error
-            self.ended.set()
+            self.end_rule(error)
             raise
 
     def _let_go(self, name: str) -> None:

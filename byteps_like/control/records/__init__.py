@@ -1,1 +1,2 @@
-"""Where a scheduler stores what it has decided. The service writes it; nothing of control is known here."""
+"""Where a scheduler stores what it has decided: a row per place (`opening`). The service writes it; nothing of control
+is known here."""

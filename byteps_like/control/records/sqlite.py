@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
 from byteps_like.control.records.records import Changes
-from byteps_like.errors import ConfigError, RefusedError, SystemCallError
+from byteps_like.errors import BytePSLikeError, ConfigError, RefusedError, SystemCallError
 
 _FILE, _LOCK = "scheduler.sqlite", "scheduler.lock"
 _LAYOUT = 1
@@ -68,6 +69,12 @@ class SqliteRecords:
                 self._database.executemany("INSERT OR REPLACE INTO records VALUES (?, ?)", new)
         except sqlite3.Error as error:
             raise self._failed(error) from error
+
+    def check(self) -> None:
+        """The lock is held for life: nobody else rules."""
+
+    def on_loss(self, tell: Callable[[BytePSLikeError], None]) -> None:
+        """See `check`."""
 
     def close(self) -> None:
         """Lets another one rule. Idempotent."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from byteps_like.control.records.records import Changes
+from byteps_like.errors import BytePSLikeError
 
 
 class RecordsInMemory:
@@ -23,6 +26,12 @@ class RecordsInMemory:
                 self.kept.pop(name, None)
             else:
                 self.kept[name] = content
+
+    def check(self) -> None:
+        pass
+
+    def on_loss(self, tell: Callable[[BytePSLikeError], None]) -> None:
+        pass
 
     def close(self) -> None:
         pass

@@ -1,60 +1,18 @@
-"""Records on the disk: what is there after an end of any kind, who may write, and where not to keep them."""
+"""Records on the disk, beside what any place does: who may write, and where not to keep them."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from byteps_like.control.records import sqlite
 from byteps_like.control.records.sqlite import SqliteRecords
 from byteps_like.errors import ConfigError, RefusedError, SystemCallError
-
-CHANGES = st.dictionaries(st.sampled_from("abcd"), st.none() | st.binary(max_size=20), min_size=1)
-
-
-@settings(max_examples=30, deadline=None)
-@given(commits=st.lists(CHANGES, max_size=6))
-def test_what_was_committed_is_there_in_the_next_term(
-    tmp_path_factory: pytest.TempPathFactory, commits: list[dict[str, bytes | None]]
-) -> None:
-    folder = tmp_path_factory.mktemp("state")
-    expected: dict[str, bytes] = {}
-    for term, changes in enumerate(commits, 1):
-        records = SqliteRecords(folder)
-        assert (records.term, records.load()) == (term, expected)
-        records.commit(changes)
-        expected = {name: content for name, content in (expected | changes).items() if content is not None}
-        assert records.load() == expected
-        records.close()
-        records.close()
-
-
-@pytest.mark.processes
-def test_a_killed_process_has_stored_what_it_committed_and_lets_go(tmp_path: Path) -> None:
-    script = (
-        "import os, sys; from pathlib import Path; from byteps_like.control.records.sqlite import SqliteRecords;"
-        "r = SqliteRecords(Path(sys.argv[1])); r.commit({'a': b'1'}); os.kill(os.getpid(), 9)"
-    )
-    assert subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False).returncode == -9
-    records = SqliteRecords(tmp_path)
-    assert (records.term, records.load()) == (2, {"a": b"1"})
-
-
-def test_one_at_a_time(tmp_path: Path) -> None:
-    records = SqliteRecords(tmp_path)
-    with pytest.raises(RefusedError, match="another scheduler keeps its state in"):
-        SqliteRecords(tmp_path)
-    records.close()
-    assert SqliteRecords(tmp_path).term == 2
 
 
 def test_who_has_lost_the_rule_stores_nothing(tmp_path: Path) -> None:
