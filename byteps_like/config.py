@@ -30,7 +30,9 @@ class Config:
     job: str = _setting("default", "Name of the job; a scheduler serves one job and refuses members of other jobs.")
     role: str = _setting("worker", "Role of this process: worker, server or scheduler.")
     scheduler: str = _setting(
-        "", "Address host:port of the job's scheduler; empty: there is no scheduler outside this process."
+        "",
+        "Address host:port of the job's scheduler; with several schedulers, of which one rules, those of all,"
+        " separated by commas; empty: there is no scheduler outside this process.",
     )
     scheduler_state: str = _setting(
         "",
@@ -274,6 +276,11 @@ class Config:
         if self.num_servers >= 0:
             return self.num_servers
         return 1 if self.world_size > 1 or self.force_distributed else 0
+
+    @property
+    def schedulers(self) -> tuple[str, ...]:
+        """Addresses of the job's schedulers, of which one rules."""
+        return tuple(address.strip() for address in self.scheduler.split(","))
 
     @property
     def is_alone(self) -> bool:

@@ -26,7 +26,7 @@ class RealEtcd:
         if ETCD is None:
             pytest.skip(WHY_NOT)
         self._folder = folder
-        self._ports = _free_ports(2)
+        self._ports = free_ports(2)
         self.endpoint = f"127.0.0.1:{self._ports[0]}"
         self.start()
 
@@ -58,7 +58,8 @@ class RealEtcd:
         self.process.wait(10)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """That were free a moment ago."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
         return [one.getsockname()[1] for one in sockets]

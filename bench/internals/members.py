@@ -25,8 +25,8 @@ from byteps_like.config import Config
 from byteps_like.control.calls import wire
 from byteps_like.control.calls.loop import control_loop
 from byteps_like.control.calls.rpc import STREAMS, Caller
+from byteps_like.control.calls.ruler import open_channel, scheduler_of
 from byteps_like.control.calls.scheduler import SERVICE, SchedulerServer
-from byteps_like.control.calls.session import open_channel, scheduler_of
 from byteps_like.control.members.seats import JoinClaim
 from byteps_like.control.types import Member, MemberRole
 from byteps_like.control.v1 import scheduler_pb2 as pb

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from byteps_like.config import Config, split_address
+from byteps_like.errors import ConfigError
 
 app = typer.Typer(add_completion=False)
 _EPILOG = """
@@ -61,8 +62,14 @@ def scheduler(
 
 
 def listen_on(configured: str, host: str | None, port: int | None) -> str:
-    """Where to listen: the configured address with what the options say instead; by default anywhere, any port."""
-    default_host, default_port = split_address("scheduler", configured) if configured else ("0.0.0.0", 0)
+    """Where to listen: the configured address with what the options say instead; by default anywhere, any port. Of
+    several addresses the port counts, which must then be the same. Raises ConfigError."""
+    addresses = [split_address("scheduler", address.strip()) for address in configured.split(",") if configured]
+    default_host, default_port = addresses[0] if len(addresses) == 1 else ("0.0.0.0", 0)
+    if len(addresses) > 1 and port is None:
+        default_port = addresses[0][1]
+        if any(other != default_port for _, other in addresses):
+            raise ConfigError(f"scheduler={configured!r} has several ports: say --port, and --host if need be")
     host = default_host if host is None else host
     return f"{f'[{host}]' if ':' in host else host}:{default_port if port is None else port}"
 

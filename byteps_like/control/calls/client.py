@@ -324,13 +324,13 @@ def decline(config: Config, error: Exception, timeout: float = 5.0) -> None:
 
 
 async def _decline(config: Config, request: pb.DeclineRequest, timeout: float) -> None:
-    from byteps_like.control.calls.session import one_call
+    from byteps_like.control.calls.ruler import one_call
 
     await one_call(config, load(config), "Decline", request, timeout)
 
 
 async def _order_record(config: Config, order: RecordingOrder, timeout: float) -> int:
-    from byteps_like.control.calls.session import one_call
+    from byteps_like.control.calls.ruler import one_call
 
     request = pb.RecordRequest(order=order.to_text())
     reply: pb.RecordReply = await one_call(config, load(config), "Record", request, timeout)
@@ -338,7 +338,7 @@ async def _order_record(config: Config, order: RecordingOrder, timeout: float) -
 
 
 async def _query_names(config: Config, tensors: Sequence[int], timeout: float) -> dict[int, str]:
-    from byteps_like.control.calls.session import one_call
+    from byteps_like.control.calls.ruler import one_call
 
     request = pb.NamesRequest(tensor_ids=tensors)
     reply: pb.NamesReply = await one_call(config, load(config), "Names", request, timeout)
@@ -346,7 +346,7 @@ async def _query_names(config: Config, tensors: Sequence[int], timeout: float) -
 
 
 async def _query(config: Config, timeout: float) -> JobStatus:
-    from byteps_like.control.calls.session import one_call
+    from byteps_like.control.calls.ruler import one_call
 
     reply: pb.StatusReply = await one_call(config, load(config), "Status", pb.StatusRequest(), timeout)
     return status_from_wire(reply)

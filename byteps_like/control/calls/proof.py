@@ -5,8 +5,8 @@ Whoever is called (the scheduler, a server's admin service) draws an *incarnatio
 SHA-256 is; the HMAC over all that, and over job, addressee, service and method, is checked before the body is read. A
 caller that doesn't know the incarnation yet, or whose session is forgotten, is told by a signed challenge, and makes
 its call again. So a call can't be forged, changed, or sent again, neither to another method, job or process nor to the
-same one after a restart, and no clock matters. Answers are signed under another key, over the request's proof, so a
-false scheduler can't answer. Nothing is encrypted.
+same one after a restart, and no clock matters. Answers are signed under another key, over the request's proof and the
+term of who answers, so a false scheduler can't answer, nor an old one as the new. Nothing is encrypted.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ class Keys:
         )
         return header + _mac(self.request, *purpose.parts(), header)
 
-    def answered(self, proof: bytes, kind: str, body: bytes) -> bytes:
+    def answered(self, proof: bytes, kind: str, body: bytes, term: int = 0) -> bytes:
         """Proof of the answer to the request with this proof; `kind` tells answers, errors and challenges apart."""
-        return _mac(self.answer, proof, kind.encode(), _Digest(body).digest())
+        return _mac(self.answer, proof, kind.encode(), _Digest(body).digest(), term.to_bytes(8, "big"))
 
-    def check_answer(self, answer: bytes | None, proof: bytes, kind: str, body: bytes) -> bool:
-        """True if whoever answered knows the secret and answered this very request."""
-        return answer is not None and hmac.compare_digest(answer, self.answered(proof, kind, body))
+    def check_answer(self, answer: bytes | None, proof: bytes, kind: str, body: bytes, term: int = 0) -> bool:
+        """True if whoever answered knows the secret and answered this very request in this term."""
+        return answer is not None and hmac.compare_digest(answer, self.answered(proof, kind, body, term))
 
 
 class CallerSession:

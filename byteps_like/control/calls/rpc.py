@@ -1,8 +1,9 @@
 """Calls with proof, both sides: what grpc carries here are bytes, signed and checked before they are parsed.
 
 A request's proof is checked before its body is read. A unary answer carries its proof in the trailing metadata, a
-stream's in the initial metadata (it proves who answers; messages of a stream are not signed one by one). A failed call
-carries a serialized Error in its trailing metadata, one that has to be signed anew a challenge.
+stream's in the initial metadata (it proves who answers; messages of a stream are not signed one by one), with the term
+of who answers, if it has one. A failed call carries a serialized Error in its trailing metadata, one that has to be
+signed anew a challenge.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ JOB, ADDRESSEE = "byteps-like-job-bin", "byteps-like-addressee-bin"
 PROOF, ERROR, CHALLENGE = "byteps-like-proof-bin", "byteps-like-error-bin", "byteps-like-challenge-bin"
 CLOCK = "byteps-like-clock"
 """In the trailer of an answer: nanoseconds of the answerer's monotonic clock."""
-_CLOCK_DIGITS = 19
+TERM = "byteps-like-term"
+"""With the proof of an answer: the term of the scheduler that answers. Of who has none it is not there, and 0."""
+_DIGITS = 19
 LARGEST_REQUEST, LARGEST_ANSWER = 4 << 20, 64 << 20
 STREAMS = 16
 """Calls of one connection at a time; what comes beyond waits for one of them to end."""
@@ -118,8 +121,11 @@ class ProvenService(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     Lives on one event loop.
     """
 
-    def __init__(self, service: ServiceDescriptor, methods: Mapping[str, Unary | Stream], verifier: Verifier) -> None:
-        self._verifier = verifier
+    def __init__(
+        self, service: ServiceDescriptor, methods: Mapping[str, Unary | Stream], verifier: Verifier, term: int = 0
+    ) -> None:
+        """`term`: of the rule under which it answers; 0: there are no terms."""
+        self._verifier, self._term = verifier, term
         self._methods = {f"/{service.full_name}/{method.name}": method for method in service.methods}
         self._behaviours = methods
         self._refusals = Refusals()
@@ -152,8 +158,7 @@ class ProvenService(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         except Exception as error:  # no caller should take it for a broken connection
             log.exception("a call of %s failed", method.name)
             await self._fail(admitted, BytePSLikeError(f"{method.name} failed: {error!r}"), context)
-        proof = self._verifier.keys.answered(admitted.proof, "answer", answer)
-        context.set_trailing_metadata(((PROOF, proof), (CLOCK, str(time.monotonic_ns()))))
+        context.set_trailing_metadata((*self._sign(admitted, "answer", answer), (CLOCK, str(time.monotonic_ns()))))
         return answer
 
     # A coroutine that writes, not a generator: a generator's end would wait for its collection after a broken stream.
@@ -161,8 +166,7 @@ class ProvenService(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         behaviour: Any = self._behaviours[method.name]
         try:
             request = _parse(method, admitted, body)
-            proof = self._verifier.keys.answered(admitted.proof, "stream", b"")
-            await context.send_initial_metadata(((PROOF, proof),))
+            await context.send_initial_metadata(self._sign(admitted, "stream", b""))
             await behaviour(request, context.write)
         except BytePSLikeError as error:
             await self._fail(admitted, error, context)
@@ -183,9 +187,13 @@ class ProvenService(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     async def _fail(self, admitted: Admitted, error: BytePSLikeError, context: Any) -> NoReturn:
         body = error_to_wire(error).SerializeToString()
-        trailer = ((ERROR, body), (PROOF, self._verifier.keys.answered(admitted.proof, "error", body)))
+        trailer = ((ERROR, body), *self._sign(admitted, "error", body))
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "see the typed error", trailer)
         raise error
+
+    def _sign(self, admitted: Admitted, kind: str, body: bytes) -> tuple[tuple[str, bytes | str], ...]:
+        proof = (PROOF, self._verifier.keys.answered(admitted.proof, kind, body, self._term))
+        return (proof, (TERM, str(self._term))) if self._term else (proof,)
 
 
 class Refusals:
@@ -244,9 +252,11 @@ class Caller:
         service: ServiceDescriptor,
         callee: Callee,
         on_clock: Callable[[int, int, int], None] | None = None,
+        on_term: Callable[[int], None] = lambda term: None,  # noqa: ARG005
     ) -> None:
-        """`on_clock` gets, of each answered call: when it was sent, the other side's clock, when it came back (ns)."""
-        self._on_clock = on_clock
+        """`on_clock` gets, of each answered call: when it was sent, the other side's clock, when it came back (ns).
+        `on_term` gets the term of each answer, error and message that is proven: what it raises, the call does."""
+        self._on_clock, self._on_term = on_clock, on_term
         self._callee, self._peer, self._service = callee, callee.peer, service.full_name
         self._keys = Keys.of(callee.secret)
         self._session = CallerSession(self._keys)
@@ -277,7 +287,7 @@ class Caller:
                 raise self._translate(name, proof, error, timeout) from None
             except asyncio.CancelledError:
                 raise _cut_off() from None
-            self._check(name, proof, trailer.get(PROOF), "answer", answer)
+            self._check(name, proof, trailer, "answer", answer)
             self._tell_clock(sent, trailer.get(CLOCK, ""), received)
             return answer_class.FromString(answer)
         raise self._never_satisfied(name)
@@ -295,10 +305,10 @@ class Caller:
             try:
                 initial = _as_dict(await call.initial_metadata())
                 if PROOF in initial:
-                    self._check(name, proof, initial[PROOF], "stream", b"")
+                    self._check(name, proof, initial, "stream", b"")
                     on_open()
                 async for message in call:
-                    self._check(name, proof, initial.get(PROOF), "stream", b"")
+                    self._check(name, proof, initial, "stream", b"")
                     yield answer_class.FromString(message)
                 return
             except grpc.aio.AioRpcError as error:
@@ -330,20 +340,23 @@ class Caller:
 
     def _tell_clock(self, sent: int, theirs: str, received: int) -> None:
         # Nobody has signed it.
-        if self._on_clock is not None and len(theirs) <= _CLOCK_DIGITS and theirs.isascii() and theirs.isdigit():
+        if self._on_clock is not None and _is_number(theirs):
             self._on_clock(sent, int(theirs), received)
 
-    def _check(self, name: str, proof: bytes, answered: bytes | None, kind: str, body: bytes) -> None:
-        if not self._keys.check_answer(answered, proof, kind, body):
+    def _check(self, name: str, proof: bytes, said: Mapping[str, Any], kind: str, body: bytes) -> None:
+        written = said.get(TERM, "0")
+        term = int(written) if _is_number(written) else 0
+        if not self._keys.check_answer(said.get(PROOF), proof, kind, body, term):
             raise RefusedError(
                 f"the {self._peer} did not prove that it knows the secret of job {self._callee.job!r}: not ours",
                 operation=name,
             )
+        self._on_term(term)
 
     def _translate(self, name: str, proof: bytes, error: grpc.aio.AioRpcError, timeout: float) -> Exception:
         trailer = _as_dict(error.trailing_metadata())
         if ERROR in trailer:
-            self._check(name, proof, trailer.get(PROOF), "error", trailer[ERROR])
+            self._check(name, proof, trailer, "error", trailer[ERROR])
             return error_from_wire(types.Error.FromString(trailer[ERROR]))
         code, details = error.code(), error.details() or ""
         if code is grpc.StatusCode.UNAUTHENTICATED:
@@ -356,6 +369,10 @@ class Caller:
             )
         # grpc nests its reasons ("failed to connect to all addresses; last error: ...: Connection refused").
         return UnreachableError(details.rpartition(": ")[2].lower() or code.name.lower(), details)
+
+
+def _is_number(text: str) -> bool:
+    return len(text) <= _DIGITS and text.isascii() and text.isdigit()
 
 
 def _as_dict(metadata: Any) -> dict[str, Any]:

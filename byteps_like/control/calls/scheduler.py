@@ -20,9 +20,9 @@ from byteps_like.control.calls.listener import SPARE_CONNECTIONS, Listener
 from byteps_like.control.calls.loop import control_loop
 from byteps_like.control.calls.proof import Verifier
 from byteps_like.control.calls.rpc import ProvenService
+from byteps_like.control.calls.ruler import ADDRESSEE
 from byteps_like.control.calls.secret import load
 from byteps_like.control.calls.service import SchedulerService
-from byteps_like.control.calls.session import ADDRESSEE
 from byteps_like.control.hosts.address import join_address, listen_address
 from byteps_like.control.members.forming import Terms
 from byteps_like.control.members.membership import Membership, Patience
@@ -104,7 +104,8 @@ class SchedulerServer:
             server_credentials(config, self._secret),
         )
         assert self._service is not None
-        await listener.serve(ProvenService(SERVICE, self._service.methods(), verifier))
+        term = 0 if self._records is None else self._records.term
+        await listener.serve(ProvenService(SERVICE, self._service.methods(), verifier, term))
         self._listener = listener
         if self._records is not None:
             self._records.on_loss(partial(_end_rule, asyncio.get_running_loop(), self._service))

@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 from google.protobuf.message import Message
 
 from byteps_like.config import Config
 from byteps_like.control.calls import wire
-from byteps_like.control.calls.encryption import find_contradiction, is_distrust, open_channel_to
+from byteps_like.control.calls.encryption import is_distrust
 from byteps_like.control.calls.loop import control_loop
-from byteps_like.control.calls.rpc import Callee, Caller, UnreachableError, channel_options
+from byteps_like.control.calls.rpc import UnreachableError
+from byteps_like.control.calls.ruler import SILENCE_SECONDS, Ruler, one_call, why_apart
 from byteps_like.control.members.seats import JoinClaim, Waiting, heartbeat_interval
 from byteps_like.control.types import EventKind, Member, MemberRole, View, WatchEvent
 from byteps_like.control.v1 import scheduler_pb2 as pb
@@ -30,9 +30,6 @@ from byteps_like.timeline.recorder import recorder
 
 log = logging.getLogger(__name__)
 
-SCHEDULER = pb.DESCRIPTOR.services_by_name["Scheduler"]
-ADDRESSEE = "scheduler"
-"""Whom the calls of this service address."""
 SCHEDULER_GRACE = 1.0
 """Seconds the scheduler may be out of reach before it counts as dead, at least: 1.5 times its grace for members."""
 _RETRY = 0.05
@@ -84,7 +81,7 @@ class Session:
         self._scheduler = f"scheduler {config.scheduler}"
         self._views: asyncio.Queue[View | BytePSLikeError] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
-        self._channel: grpc.aio.Channel | None = None
+        self._caller = Ruler(config, secret, clock.observe)
         self._probe_at = 0.0
         self._seen = 0
         self._in_epoch = False
@@ -93,14 +90,14 @@ class Session:
 
     async def join(self) -> View:
         """Connects, claims the place and waits for the world."""
-        self._channel = open_channel(self._config, self._secret)
-        self._caller = Caller(self._channel, SCHEDULER, scheduler_of(self._config, self._secret), clock.observe)
         deadline = time.monotonic() + self._claim.timeout
         self._check_open()
         await self._request_place(deadline)
         self._check_open()
         self._tasks.append(asyncio.create_task(self._watch()))
         self._tasks.append(asyncio.create_task(self._heartbeat()))
+        if self._caller.has_choice:
+            self._tasks.append(asyncio.create_task(self._look_out()))
         try:
             async with asyncio.timeout(self._longest_wait(deadline)):
                 return await self.next_view()
@@ -130,7 +127,7 @@ class Session:
             return
         self.closed = True
         try:
-            if self._channel is not None and not isinstance(self.error, PeerLostError | RefusedError):
+            if self._caller.has_called and not isinstance(self.error, PeerLostError | RefusedError):
                 await self._take_leave(pb.LeaveRequest(member_id=self.id, returning=returning), timeout)
         except (UnreachableError, BytePSLikeError) as error:
             log.debug("leave: %s", error)
@@ -138,8 +135,7 @@ class Session:
             for task in self._tasks:
                 task.cancel()
             self._views.put_nowait(ShutdownError("this member has left the job"))
-            if self._channel is not None:
-                await self._channel.close(None)
+            await self._caller.close()
 
     async def _take_leave(self, request: pb.LeaveRequest, timeout: float) -> None:
         """A worker is in no hurry where another scheduler may come: who isn't heard has died, for the others."""
@@ -338,11 +334,22 @@ class Session:
         text = f"the {self._scheduler} died or can't be reached any more: {error}"
         return PeerLostError(text, peer="scheduler", operation="watch")
 
+    async def _look_out(self) -> None:
+        """For a newer scheduler, when this one is silent."""
+        while not self.closed and self.error is None:
+            pause = self._pause()
+            await asyncio.sleep(pause)
+            await self._caller.look_around(SILENCE_SECONDS + pause)
+
+    def _pause(self) -> float:
+        """Seconds between heartbeats."""
+        view = self.view
+        members = 0 if view is None else view.size + len(view.servers)
+        return heartbeat_interval(self._config.heartbeat_interval, members)
+
     async def _heartbeat(self) -> None:
         while not self.closed and self.error is None:
-            view = self.view
-            members = 0 if view is None else view.size + len(view.servers)
-            await asyncio.sleep(heartbeat_interval(self._config.heartbeat_interval, members))
+            await asyncio.sleep(self._pause())
             request = pb.HeartbeatRequest(member_id=self.id, stats=self._counters())
             if self.waiting is not None:
                 what, said = self.waiting
@@ -356,32 +363,3 @@ class Session:
         except BytePSLikeError as error:  # what counts is being closed
             log.debug("counters: %s", error)
             return {}
-
-
-def open_channel(config: Config, secret: bytes) -> grpc.aio.Channel:
-    """A connection to the scheduler; call it on the control loop."""
-    return open_channel_to(config, secret, config.scheduler, channel_options(max(config.stall_timeout, 20.0)))
-
-
-def scheduler_of(config: Config, secret: bytes) -> Callee:
-    """The scheduler, for a Caller."""
-    return Callee(config.job, secret, ADDRESSEE, f"scheduler {config.scheduler}")
-
-
-async def one_call(config: Config, secret: bytes, name: str, request: Message, timeout: float) -> Any:
-    """One call by somebody who is no member. Raises PeerLostError if nobody answers."""
-    async with open_channel(config, secret) as channel:
-        caller = Caller(channel, SCHEDULER, scheduler_of(config, secret))
-        try:
-            return await caller.call(name, request, timeout)
-        except UnreachableError as error:
-            if why := await why_apart(config, error):
-                raise RefusedError(f"the scheduler {config.scheduler} can't be asked: {why}", operation=name) from None
-            raise PeerLostError(f"no scheduler at {config.scheduler}: {error}", peer="scheduler") from None
-
-
-async def why_apart(config: Config, error: UnreachableError) -> str:
-    """Why it is in vain to try again after `error`, if it is, as far as encryption is concerned; else ""."""
-    if is_distrust(error.details):
-        return f"its certificate is not made of the secret of job {config.job!r}"
-    return await find_contradiction(config, config.scheduler)

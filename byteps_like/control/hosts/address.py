@@ -18,7 +18,8 @@ def join_address(host: str, port: int) -> str:
 
 
 def own_host(config: Config) -> str:
-    """The address under which peers reach this process: `host`, else `interface`'s, else the route to the scheduler's.
+    """The address under which peers reach this process: `host`, else `interface`'s, else the route to the scheduler's
+    (of several, the first that there is one to).
 
     Raises ConfigError for an unknown interface or a scheduler whose name has no address.
     """
@@ -28,14 +29,16 @@ def own_host(config: Config) -> str:
         return _address_of(config.interface)
     if not config.scheduler:
         return "127.0.0.1"
-    host, port = split_address("scheduler", config.scheduler)
-    try:
-        family, _, _, _, target = socket.getaddrinfo(host, port or 1, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(target)  # sends nothing: it only asks the kernel for the route
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        raise ConfigError(f"scheduler={config.scheduler!r} can't be reached from here: {error}") from error
+    failure: OSError | None = None
+    for host, port in [split_address("scheduler", address) for address in config.schedulers]:
+        try:
+            family, _, _, _, target = socket.getaddrinfo(host, port or 1, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(target)  # sends nothing: it only asks the kernel for the route
+                return str(probe.getsockname()[0])
+        except OSError as error:
+            failure = failure or error
+    raise ConfigError(f"scheduler={config.scheduler!r} can't be reached from here: {failure}") from failure
 
 
 def listen_address(host: str, port: int) -> str:

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.multiprocess.control.processes import Cluster, Process
+from tests.real_etcd import RealEtcd
 
 
 class Job:
-    """A server and two workers of a scheduler that keeps its state in `folder`."""
+    """A server and two workers of a scheduler that keeps its state at `state`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.cluster = Cluster(scheduler_state=folder)
+    def __init__(self, state: str) -> None:
+        self.state = state
+        self.cluster = Cluster(scheduler_state=state)
         self.server = self.cluster.start("server", num_servers=1)
         self.server.send("join")
         self.workers = self.cluster.workers(2, num_servers=1)
@@ -26,7 +27,7 @@ class Job:
 
     def start_another(self) -> Process:
         """At the same address."""
-        another = Process("scheduler", role="scheduler", scheduler=self.cluster.address, scheduler_state=self.folder)
+        another = Process("scheduler", role="scheduler", scheduler=self.cluster.address, scheduler_state=self.state)
         self.cluster.processes.append(another)
         return another
 
@@ -44,9 +45,23 @@ class Job:
         assert self.cluster.scheduler.process.wait(10) == 0
 
 
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEtcd]:
+    made = RealEtcd(tmp_path_factory.mktemp("etcd"))
+    yield made
+    made.kill()
+
+
+@pytest.fixture(params=["folder", "etcd"])
+def state(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "folder":
+        return str(tmp_path)
+    return f"etcd://{request.getfixturevalue('etcd').endpoint}/{tmp_path.name}"
+
+
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    made = Job(tmp_path)
+def job(state: str) -> Iterator[Job]:
+    made = Job(state)
     try:
         yield made
     finally:
@@ -116,11 +131,11 @@ def test_a_member_that_died_with_the_scheduler_is_named(job: Job) -> None:
 
 
 def test_one_rules_at_a_time_and_a_standby_takes_over(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = Process("scheduler", role="scheduler", scheduler="127.0.0.1:0", scheduler_state=job.folder)
+    refused = Process("scheduler", role="scheduler", scheduler="127.0.0.1:0", scheduler_state=job.state)
     job.cluster.processes.append(refused)
     assert refused.process.wait(10) != 0
     monkeypatch.setenv("STANDBY", "1")
-    standby = Process("standby", role="scheduler", scheduler=job.cluster.address, scheduler_state=job.folder)
+    standby = Process("standby", role="scheduler", scheduler=job.cluster.address, scheduler_state=job.state)
     job.cluster.processes.append(standby)
     job.cluster.scheduler.kill(signal.SIGKILL)
     job.cluster.scheduler = standby

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from urllib.parse import quote
 
 from byteps_like.control.records.etcd.calls import EtcdApi, EtcdCalls
-from byteps_like.control.records.etcd.location import Location
 from byteps_like.control.records.etcd.leadership import LEASE_SECONDS, Leadership
+from byteps_like.control.records.etcd.location import Location
 from byteps_like.control.records.etcd.stored_log import StoredLog
 from byteps_like.control.records.records import Changes
 from byteps_like.errors import BytePSLikeError, RefusedError, SystemCallError
