@@ -34,7 +34,7 @@ class BytePSLikeError(RuntimeError):
 
     def __init__(
         self,
-        message: str,
+        message: str = "",
         *,
         rank: int | None = None,
         peer: str | None = None,

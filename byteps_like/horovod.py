@@ -32,6 +32,13 @@ def run(*_arguments: object, **_settings: object) -> NoReturn:
     )
 
 
+def __getattr__(name: str) -> Any:
+    """What else scripts take from `import byteps_like.horovod as hvd` is byteps_like.torch's."""
+    import byteps_like.torch as ours  # not at the top: torch takes seconds
+
+    return getattr(ours, name)
+
+
 _SAME = ("torch", "torch.mpi_ops", "torch.functions", "torch.compression", "torch.optimizer", "torch.sync_batch_norm")
 """Modules below `horovod` whose names are all those of byteps_like.torch."""
 _COMMON = {
@@ -40,6 +47,16 @@ _COMMON = {
     "common.util": ("ccl_built", "cuda_built", "ddl_built", "gloo_built", "mpi_built", "nccl_built", "rocm_built"),
 }
 """And others, by the names that they have."""
+_ELASTIC = {
+    "torch.elastic": ("ElasticSampler", "ObjectState", "State", "TorchState", "run"),
+    "torch.elastic.sampler": ("ElasticSampler",),
+    "torch.elastic.state": (
+        "ModelStateHandler", "OptimizerStateHandler", "SamplerStateHandler", "StateHandler", "TorchState",
+        "get_handler_registry", "set_handler_registry",
+    ),
+    "common.elastic": ("ObjectState", "State"),
+}  # fmt: skip
+"""Those of byteps_like.torch.elastic."""
 
 
 def as_horovod() -> ModuleType:
@@ -57,7 +74,7 @@ def as_horovod() -> ModuleType:
     from byteps_like.torch.compression import casts
 
     modules = {"horovod": ModuleType("horovod", __doc__)}
-    others = ("common", "runner", *_SAME, *_COMMON)
+    others = ("common", "runner", *_SAME, *_COMMON, *_ELASTIC)
     modules |= {f"horovod.{name}": ModuleType(f"horovod.{name}", ours.__doc__) for name in others}
     for name, module in modules.items():
         vars(module).update(_loaded(name, modules))
@@ -65,6 +82,8 @@ def as_horovod() -> ModuleType:
         _take(modules[f"horovod.{name}"], ours, ours.__all__)
     for name, names in _COMMON.items():
         _take(modules[f"horovod.{name}"], ours, names)
+    for name, names in _ELASTIC.items():
+        vars(modules[f"horovod.{name}"]).update({each: getattr(ours.elastic, each) for each in names})
     for kind in (casts.Compressor, casts.NoneCompressor, casts.FP16Compressor):
         setattr(modules["horovod.torch.compression"], kind.__name__, kind)
     for name in ("horovod", "horovod.runner"):

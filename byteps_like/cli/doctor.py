@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from byteps_like.launch.hosts import cuda, encryption, gpus, host, network, rdma
-from byteps_like.launch.hosts.host import Finding, State
+from byteps_like.launch.hosts.host import Finding, Grade
 
 app = typer.Typer(add_completion=False)
-_STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red"}
+_STYLES = {Grade.OK: "green", Grade.WARN: "yellow", Grade.FAIL: "bold red"}
 
 
 @app.command(
@@ -43,7 +43,7 @@ def doctor(
         print(json.dumps([asdict(row) for row in rows], indent=2))
     else:
         _print(rows)
-    if any(row.state is State.FAIL for row in rows):
+    if any(row.state is Grade.FAIL for row in rows):
         raise typer.Exit(1)
 
 
@@ -56,7 +56,7 @@ def collect(sources: Iterable[Callable[[], Finding | Iterable[Finding]]]) -> lis
             rows += [found] if isinstance(found, Finding) else found
         except (OSError, ValueError, KeyError, AttributeError) as error:
             name = getattr(source, "__name__", "check")
-            rows.append(Finding(name, State.WARN, f"the check failed: {error!r}", "see /proc and /sys"))
+            rows.append(Finding(name, Grade.WARN, f"the check failed: {error!r}", "see /proc and /sys"))
     return rows
 
 
@@ -72,5 +72,5 @@ def _print(rows: list[Finding]) -> None:
             table.add_row("", "", Text(f"→ {row.fix}", "yellow", overflow="fold"))
     console = Console()
     console.print(table)
-    counts = {state: sum(row.state is state for row in rows) for state in State}
-    console.print(f"\n{counts[State.OK]} ok, {counts[State.WARN]} warnings, {counts[State.FAIL]} failures")
+    counts = {state: sum(row.state is state for row in rows) for state in Grade}
+    console.print(f"\n{counts[Grade.OK]} ok, {counts[Grade.WARN]} warnings, {counts[Grade.FAIL]} failures")

@@ -25,13 +25,14 @@ from byteps_like.errors import (
     ShutdownError,
     StalledError,
     SystemCallError,
+    TooFewWorkersError,
 )
 from byteps_like.store.filters.significant import Significant
 from byteps_like.store.gradient_coding import GradientCoding
 from byteps_like.store.kv import KV
 from byteps_like.store.store import Store
 from byteps_like.store.upper.upper import Upper
-from byteps_like.torch import cross_barrier, parallel
+from byteps_like.torch import cross_barrier, elastic, parallel
 from byteps_like.torch.batches.batch_shares import BatchShares
 from byteps_like.torch.c10d import backend as _backend
 from byteps_like.torch.c10d.backend import create_process_group, use_as_default
@@ -43,11 +44,10 @@ from byteps_like.torch.compression.public import Compression
 from byteps_like.torch.ddp.comm_hook import DDPHookState, ddp_hook
 from byteps_like.torch.ddp.module import DistributedDataParallel
 from byteps_like.torch.deferred.backward import DeferredBackward
+from byteps_like.torch.elastic import HorovodInternalError, HostsUpdatedInterrupt
 from byteps_like.torch.factory import AsyncOptimizer, CrossBarrier, DistributedOptimizer
 from byteps_like.torch.fsdp.policy import compress_fsdp, ranks_per_host
 from byteps_like.torch.horovod import (
-    HorovodInternalError,
-    HostsUpdatedInterrupt,
     allreduce,
     allreduce_,
     allreduce_async,
@@ -117,10 +117,6 @@ from byteps_like.torch.sparse.sums import sparse_allreduce_async
 if not TYPE_CHECKING:  # else every name would be taken to be here
 
     def __getattr__(name: str) -> object:
-        if name == "elastic":
-            raise AttributeError(
-                "byteps_like.torch has no elastic yet: see 'Horovod' in docs/how-to/migration.md for what to do instead"
-            )
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -169,6 +165,7 @@ __all__ = [
     "Sum",
     "SyncBatchNorm",
     "SystemCallError",
+    "TooFewWorkersError",
     "Upper",
     "add_process_set",
     "allgather",
@@ -200,6 +197,7 @@ __all__ = [
     "ddl_built",
     "ddp_hook",
     "declare",
+    "elastic",
     "empty_shared",
     "global_process_set",
     "gloo_built",

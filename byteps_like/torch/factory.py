@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from byteps_like.torch.crossing.optimizer import check_crossing, crossing
 from byteps_like.torch.factors.router import factor_reducer
 from byteps_like.torch.gradients.parts import Scaling
 from byteps_like.torch.job import runtime as _runtime
+from byteps_like.torch.job.apart import apart
 from byteps_like.torch.optimizer.adasum import AdasumOptimizerMixin, StepReducer
 from byteps_like.torch.optimizer.choices import Choices, check_plain
 from byteps_like.torch.optimizer.distributed import DistributedOptimizerMixin, Distribution
@@ -163,11 +165,12 @@ def _by_gradients(
         _follow(shares, names, options, choices)
         twin: DistributedTwin = sharded(optimizer, names, shares, model)
         return twin
-    reducer = _reducer(names, options, choices)
-    reducer.passes_per_step = passes
-    if model is not None:
-        return crossing(optimizer, reducer, model, names)
-    return twin_of(optimizer, DistributedOptimizerMixin, Distribution(reducer), names)
+    with apart() if choices.asked.process_set is None else nullcontext():
+        reducer = _reducer(names, options, choices)
+        reducer.passes_per_step = passes
+        if model is not None:
+            return crossing(optimizer, reducer, model, names)
+        return twin_of(optimizer, DistributedOptimizerMixin, Distribution(reducer), names)
 
 
 def _reducer(names: ParameterNames, options: ReducerOptions, choices: Choices) -> GradientReducer:

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from byteps_like.errors import OperationError
 from byteps_like.torch.compression.public import Compression
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.ops.differentiable import push_pull, push_pull_inplace
 from byteps_like.torch.ops.single import push_pull_async, push_pull_async_inplace
-
-HorovodInternalError = OperationError
-"""Horovod's name for what an operation fails with."""
-
-
-class HostsUpdatedInterrupt(RuntimeError):
-    """Horovod's: the hosts of the job have changed. Nothing here raises it; scripts name it in `except` clauses."""
-
-    def __init__(self, skip_sync: bool = False) -> None:
-        super().__init__("the hosts of the job have changed")
-        self.skip_sync = skip_sync
 
 
 def allreduce(

@@ -34,6 +34,11 @@ def connect(config: Config, seat: MeetingSeat | None = None) -> Worker:
     if config.is_alone:
         return LocalWorker(config.partition_bytes)
     if not config.scheduler:
+        if config.elastic:
+            raise ConfigError(
+                "an elastic job needs a scheduler that outlives its workers: use `byteps-like run`, or start"
+                " `byteps-like scheduler` and set BYTEPS_LIKE_SCHEDULER=host:port"
+            )
         return _connect_embedded(config, seat)
     client = ControlClient(config)
     with ExitStack() as undo:

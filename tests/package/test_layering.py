@@ -40,6 +40,7 @@ PYTHON_FLOORS: list[set[str]] = [
     {"torch.c10d"},
     {"torch.fsdp"},
     {"torch.pipeline"},
+    {"torch.elastic"},
     {"torch"},
     {"launch", "planner"},
     {"bench"},

@@ -2,5 +2,5 @@
 
 Members and launchers import it; it imports the other rooms of control.
 
-Private: journal, returning, ruler, service, session, status, wire.
+Private: journal, ruler, service, session, status, wire.
 """

@@ -127,7 +127,7 @@ class Session:
             return
         self.closed = True
         try:
-            if self._caller.has_called and not isinstance(self.error, PeerLostError | RefusedError):
+            if self._caller.has_called and not self._is_cut_off():
                 await self._take_leave(pb.LeaveRequest(member_id=self.id, returning=returning), timeout)
         except (UnreachableError, BytePSLikeError) as error:
             log.debug("leave: %s", error)
@@ -136,6 +136,11 @@ class Session:
                 task.cancel()
             self._views.put_nowait(ShutdownError("this member has left the job"))
             await self._caller.close()
+
+    def _is_cut_off(self) -> bool:
+        """Whether the scheduler can't be told anything."""
+        error = self.error
+        return isinstance(error, RefusedError) or (isinstance(error, PeerLostError) and error.peer == "scheduler")
 
     async def _take_leave(self, request: pb.LeaveRequest, timeout: float) -> None:
         """A worker is in no hurry where another scheduler may come: who isn't heard has died, for the others."""

@@ -11,7 +11,7 @@ from byteps_like.cuda.compiler import cache, cached
 from byteps_like.cuda.device import DeviceInfo, Driver, connections, why_not
 from byteps_like.cuda.sources import sources
 from byteps_like.errors import BytePSLikeError
-from byteps_like.launch.hosts.host import GIB, Finding, State, judged
+from byteps_like.launch.hosts.host import GIB, Finding, Grade, judged
 
 
 def cuda() -> Iterator[Finding]:
@@ -41,11 +41,11 @@ def kernels() -> Finding:
     """Whether they can be compiled, and where they are kept."""
     if why := why_not():
         what, _, fix = why.partition(": ")
-        return Finding("GPU kernels", State.WARN, f"{what}: codecs run on the CPU", fix or "see docs/how-to/gpu.md")
+        return Finding("GPU kernels", Grade.WARN, f"{what}: codecs run on the CPU", fix or "see docs/how-to/gpu.md")
     packages = importlib.metadata.packages_distributions().get("cupy", ["cupy"])
     version = importlib.metadata.version(packages[0])
     text = f"{len(sources())} sources, {packages[0]} {version}, {len(cached())} compiled in {cache()}"
-    return Finding("GPU kernels", State.OK, text)
+    return Finding("GPU kernels", Grade.OK, text)
 
 
 def torch_on_gpus() -> Finding:
@@ -53,7 +53,7 @@ def torch_on_gpus() -> Finding:
     try:
         from byteps_like.torch.device import devices
     except ImportError as error:
-        return Finding("torch on GPUs", State.WARN, f"no torch: {error}", "pip install torch: a CUDA build")
+        return Finding("torch on GPUs", Grade.WARN, f"no torch: {error}", "pip install torch: a CUDA build")
     what, _, fix = devices.why_not().partition(": ")
     return judged("torch on GPUs", not what, what or "yes", fix)
 
@@ -64,10 +64,10 @@ def waits(opened: Callable[[], Any], wanted: bool) -> Finding:
         why = opened().why_no_waits
     except (ImportError, AttributeError, BytePSLikeError) as error:
         return Finding(
-            "GPU streams", State.WARN, f"the native core can't use the device: {error}", "see docs/how-to/gpu.md"
+            "GPU streams", Grade.WARN, f"the native core can't use the device: {error}", "see docs/how-to/gpu.md"
         )
     if not wanted:
-        return Finding("GPU streams", State.OK, "hosts wait for gradients (stream_waits lets streams wait)")
+        return Finding("GPU streams", Grade.OK, "hosts wait for gradients (stream_waits lets streams wait)")
     what, _, fix = why.partition("; ")
     text = f"hosts wait in their place: {what}" if why else "wait for gradients, hosts don't"
     return judged("GPU streams", not why, text, fix)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from byteps_like.launch.hosts.host import Finding, State, judged, read_text
+from byteps_like.launch.hosts.host import Finding, Grade, judged, read_text
 
 _KNOWN = Path("/proc/driver/nvidia/gpus")
 _DEVICES = Path("/sys/bus/pci/devices")
@@ -103,7 +103,7 @@ def rows() -> Iterable[Finding]:
         fix = "none of the cores beside it may be used here: see taskset, or the container's cpuset"
         yield judged(f"GPU {number}", not card.cores or bool(card.cores & allowed), text, fix)
     if not found and os.environ.get("CUDA_VISIBLE_DEVICES") and cards():
-        yield Finding("GPUs", State.OK, "CUDA_VISIBLE_DEVICES names none of these GPUs: workers run on any core")
+        yield Finding("GPUs", Grade.OK, "CUDA_VISIBLE_DEVICES names none of these GPUs: workers run on any core")
 
 
 ROWS: tuple[Callable[[], Finding | Iterable[Finding]], ...] = (rows,)

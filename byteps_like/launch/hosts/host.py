@@ -21,7 +21,7 @@ _ENOUGH_FILES = 4096
 _SMALLEST_MEMORY = 1 * GIB
 
 
-class State(StrEnum):
+class Grade(StrEnum):
     """How a row stands. `FAIL` means that nothing will run here before it is fixed."""
 
     OK = "ok"
@@ -34,14 +34,14 @@ class Finding:
     """One thing looked at: what was found and, unless it is well, what to do."""
 
     name: str
-    state: State
+    state: Grade
     value: str
     fix: str = ""
 
 
-def judged(name: str, good: bool, value: str, fix: str, otherwise: State = State.WARN) -> Finding:
+def judged(name: str, good: bool, value: str, fix: str, otherwise: Grade = Grade.WARN) -> Finding:
     """A row that is OK if `good`, and else says how to fix it."""
-    return Finding(name, State.OK, value) if good else Finding(name, otherwise, value, fix)
+    return Finding(name, Grade.OK, value) if good else Finding(name, otherwise, value, fix)
 
 
 def read_text(path: str | Path, default: str = "") -> str:
@@ -66,14 +66,14 @@ def python() -> Finding:
     """The interpreter: 3.11 to 3.13."""
     good = (3, 11) <= sys.version_info[:2] <= (3, 13)
     return judged(
-        "Python", good, f"{platform.python_version()} ({sys.executable})", "use Python 3.11 to 3.13", State.FAIL
+        "Python", good, f"{platform.python_version()} ({sys.executable})", "use Python 3.11 to 3.13", Grade.FAIL
     )
 
 
 def system() -> Finding:
     """The kernel: Linux."""
     return judged(
-        "system", sys.platform == "linux", f"{platform.system()} {platform.release()}", "use Linux", State.FAIL
+        "system", sys.platform == "linux", f"{platform.system()} {platform.release()}", "use Linux", Grade.FAIL
     )
 
 
@@ -103,9 +103,9 @@ def native_core() -> Finding:
         core = importlib.import_module("byteps_like._core")
     except ImportError as error:
         fix = "build it: `make core`, or reinstall with a C++ compiler; until then workers take the portable door"
-        return Finding("native core", State.WARN, f"not importable: {error}", fix)
+        return Finding("native core", Grade.WARN, f"not importable: {error}", fix)
     chosen = getattr(getattr(core, "kernels", None), "instruction_set", None)
-    return Finding("native core", State.OK, f"importable, kernels: {chosen()}" if chosen else "importable")
+    return Finding("native core", Grade.OK, f"importable, kernels: {chosen()}" if chosen else "importable")
 
 
 def memory() -> Finding:
@@ -123,7 +123,7 @@ def shared_memory() -> Finding:
     try:
         found = os.statvfs("/dev/shm")
     except OSError as error:
-        return Finding("/dev/shm", State.WARN, str(error), "mount a tmpfs there: DataLoader workers need it")
+        return Finding("/dev/shm", Grade.WARN, str(error), "mount a tmpfs there: DataLoader workers need it")
     size = found.f_frsize * found.f_blocks
     fix = "DataLoader workers need more: docker run --shm-size=1g, or an emptyDir with medium: Memory"
     return judged("/dev/shm", size > _SMALLEST_SHM, f"{size_text(size)}", fix)
@@ -153,9 +153,9 @@ def packages() -> Iterable[Finding]:
     """Versions of what we stand on, without importing it."""
     for name, needed_for in (("grpcio", ""), ("pyzmq", "the portable door"), ("torch", "byteps_like.torch")):
         try:
-            yield Finding(name, State.OK, importlib.metadata.version(name))
+            yield Finding(name, Grade.OK, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            state = State.WARN if needed_for else State.FAIL
+            state = Grade.WARN if needed_for else Grade.FAIL
             yield Finding(
                 name, state, "not installed", f"pip install {name}" + (f", for {needed_for}" if needed_for else "")
             )

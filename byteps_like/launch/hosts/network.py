@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from byteps_like.launch.hosts.host import Finding, State, judged, read_text
+from byteps_like.launch.hosts.host import Finding, Grade, judged, read_text
 
 
 def interfaces() -> Iterable[Finding]:
@@ -18,10 +18,13 @@ def interfaces() -> Iterable[Finding]:
             continue
         found = True
         physical = (folder / "device").exists()
-        yield Finding(f"interface {folder.name}", State.OK, f"{_speed(folder)}{'' if physical else ' (virtual)'}")
+        yield Finding(f"interface {folder.name}", Grade.OK, f"{_speed(folder)}{'' if physical else ' (virtual)'}")
     if not found:
         yield Finding(
-            "interfaces", State.WARN, "none but loopback is up", "jobs on this host only; bring one up for others"
+            "interfaces",
+            Grade.WARN,
+            "none but loopback is up",
+            "jobs on this host only; bring one up for others",
         )
 
 
@@ -35,7 +38,7 @@ def _speed(folder: Path) -> str:
 def congestion_control() -> Finding:
     """TCP's congestion control. Any will do."""
     chosen = read_text("/proc/sys/net/ipv4/tcp_congestion_control", "not known")
-    return Finding("TCP congestion control", State.OK, chosen)
+    return Finding("TCP congestion control", Grade.OK, chosen)
 
 
 def socket_buffers() -> Finding:
@@ -43,7 +46,7 @@ def socket_buffers() -> Finding:
     limits = [read_text(f"/proc/sys/net/ipv4/{name}").split() for name in ("tcp_rmem", "tcp_wmem")]
     largest = [int(limit[2]) for limit in limits if len(limit) == 3]
     if not largest:
-        return Finding("TCP buffers", State.OK, "not known")
+        return Finding("TCP buffers", Grade.OK, "not known")
     fix = "sysctl -w net.ipv4.tcp_rmem='4096 131072 16777216' net.ipv4.tcp_wmem='4096 16384 16777216'"
     return judged("TCP buffers", min(largest) >= 4 << 20, f"up to {min(largest) >> 20} MiB", fix)
 

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from byteps_like.launch.hosts.host import Finding, State
+from byteps_like.launch.hosts.host import Finding, Grade
 
 _BLOCK = 64 << 20
 _LOOPBACK_SECONDS = 0.5
@@ -18,7 +18,7 @@ def streaming() -> Finding:
     """The rate of `a += b` on 64 MiB, one thread: three bytes move for each byte summed."""
     a, b = np.ones(_BLOCK // 4, np.float32), np.ones(_BLOCK // 4, np.float32)
     best = min(_timed_add(a, b) for _ in range(5))
-    return Finding("a += b, 64 MiB, one thread", State.OK, f"{3 * _BLOCK / best / 1e9:.1f} GB/s of memory traffic")
+    return Finding("a += b, 64 MiB, one thread", Grade.OK, f"{3 * _BLOCK / best / 1e9:.1f} GB/s of memory traffic")
 
 
 def _timed_add(
@@ -39,7 +39,7 @@ def loopback() -> Finding:
             connection.settimeout(5)
             rate = _receive(connection)
         sender.join(5)
-    return Finding("loopback TCP, one connection", State.OK, f"{rate / 1e9:.2f} GB/s")
+    return Finding("loopback TCP, one connection", Grade.OK, f"{rate / 1e9:.2f} GB/s")
 
 
 def _send_for_a_while(address: tuple[str, int]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from byteps_like.control.hosts.rdma import rdma_host
-from byteps_like.launch.hosts.host import GIB, Finding, State, judged, read_text, size_text
+from byteps_like.launch.hosts.host import GIB, Finding, Grade, judged, read_text, size_text
 
 DEVICES = Path("/sys/class/infiniband")
 NODES = Path("/dev/infiniband")
@@ -95,7 +95,7 @@ def libraries() -> Finding:
     missing = [name for name in ("libibverbs.so.1", "librdmacm.so.1") if not _loads(name)]
     ports = rdma_ports(DEVICES)
     if not ports:
-        return Finding("RDMA", State.OK, f"no device{'' if missing else ' (the libraries are there)'}: links go by TCP")
+        return Finding("RDMA", Grade.OK, f"no device{'' if missing else ' (the libraries are there)'}: links go by TCP")
     devices = ", ".join(dict.fromkeys(port.name.partition("/")[0] for port in ports))
     fix = "apt-get install ibverbs-providers librdmacm1: links go by TCP until then"
     return judged("RDMA", not missing, f"{devices}; no {', '.join(missing)}" if missing else devices, fix)
@@ -120,16 +120,16 @@ def _port_row(port: Port, interfaces: Path) -> Finding:
     place = f" on {port.interface}" if port.interface else ""
     if port.state != "ACTIVE":
         fix = f"bring {port.interface or 'the link, or its subnet manager,'} up: links go another way until then"
-        return Finding(name, State.WARN, port.state + place, fix)
+        return Finding(name, Grade.WARN, port.state + place, fix)
     gid = port.chosen_gid()
     if gid is None:
         return Finding(
-            name, State.WARN, f"active{place}, no GID of RoCE v2", f"give {port.interface or 'it'} an IP address"
+            name, Grade.WARN, f"active{place}, no GID of RoCE v2", f"give {port.interface or 'it'} an IP address"
         )
     payload, mtu = port.packet_bytes(interfaces)
     value = f"{read_text(port.folder / 'rate', 'rate not known')}{place}, GID {gid.index} ({gid.text})"
     if not payload:
-        return Finding(name, State.OK, value)
+        return Finding(name, Grade.OK, value)
     fix = f"ip link set {port.interface} mtu 4200, and the switch's: packets of 4096 bytes for {payload}"
     return judged(name, payload == 4096, f"{value}, packets of {payload} bytes (MTU {mtu})", fix)
 

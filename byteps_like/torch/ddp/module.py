@@ -16,6 +16,7 @@ from byteps_like.torch.adapt.codec_monitor import CodecReport, report
 from byteps_like.torch.adapt.tuning import OFF
 from byteps_like.torch.compression.rules import rules_for_averages
 from byteps_like.torch.job import runtime as _runtime
+from byteps_like.torch.job.apart import apart
 from byteps_like.torch.ops.packed import broadcast_buffers
 from byteps_like.torch.optimizer.broadcasts import broadcast_parameters
 from byteps_like.torch.reduction.options import ReducerOptions
@@ -51,13 +52,14 @@ class DistributedDataParallel(torch.nn.Module):
         super().__init__()
         del find_unused_parameters
         _check_arguments(module, device_ids, tuning)
-        broadcast_parameters([*module.named_parameters(), *module.named_buffers()])
         self.module = module
         self.broadcast_buffers = broadcast_buffers
         rules = rules_for_averages(compression)
         rules.check_names(name for name, _ in module.named_parameters())
-        self._reducer = GradientReducer(module.named_parameters, ReducerOptions(rules, route=route))
-        follow(self._reducer, OFF)
+        with apart():
+            broadcast_parameters([*module.named_parameters(), *module.named_buffers()])
+            self._reducer = GradientReducer(module.named_parameters, ReducerOptions(rules, route=route))
+            follow(self._reducer, OFF)
         self._end = _EndOfBackward(self._reducer)
         self._reducer.on_first = self._end.arm
 

@@ -16,6 +16,9 @@ import os, sys
 import horovod
 import horovod.torch as hvd
 import torch
+import byteps_like.horovod
+from horovod.common.elastic import State
+from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod import run
 from horovod.common.util import nccl_built
@@ -29,8 +32,9 @@ assert horovod.torch is hvd and horovod.__version__ >= "0.28" and sys.argv[1:] =
 assert int(os.environ["HOROVOD_RANK"]) == hvd.rank() and int(os.environ["HOROVOD_LOCAL_SIZE"]) == hvd.local_size()
 assert Compression.fp16 is FP16Compressor and issubclass(NoneCompressor, Compressor)
 assert synchronize(hvd.allreduce_async(torch.ones(2), op=Average)).tolist() == [1.0, 1.0]
-absent = ("tensorflow", "torch.elastic", "run.runner", "spark")
-for text in ("from horovod.torch import elastic", *(f"import horovod.{name}" for name in absent)):
+absent = ("tensorflow", "run.runner", "spark")
+assert hvd.elastic.run is byteps_like.horovod.elastic.run and issubclass(hvd.elastic.TorchState, State)
+for text in (f"import horovod.{name}" for name in absent):
     try:
         exec(text)
     except ImportError:

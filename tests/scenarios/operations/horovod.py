@@ -306,7 +306,6 @@ def names_for_handlers(bps: Any, rank: int, size: int) -> None:
         assert issubclass(kind, bps.HorovodInternalError)
     assert not issubclass(bps.InvalidArgumentError, bps.HorovodInternalError)
     assert bps.HostsUpdatedInterrupt(True).skip_sync and issubclass(bps.HostsUpdatedInterrupt, RuntimeError)
-    raises(AttributeError, lambda: bps.elastic, "docs/how-to/migration.md")
     raises(AttributeError, lambda: bps.no_such_name, "no_such_name")
     if size > 1:
         raises(bps.HorovodInternalError, lambda: bps.allgather(torch.ones(2, 3 + rank)), "disagree")

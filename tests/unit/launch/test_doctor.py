@@ -12,7 +12,7 @@ from byteps_like.cli.config import effective
 from byteps_like.cli.main import COMMANDS, app
 from byteps_like.errors import ConfigError
 from byteps_like.launch.hosts import cuda, encryption, host, network, rdma
-from byteps_like.launch.hosts.host import Finding, State
+from byteps_like.launch.hosts.host import Finding, Grade
 
 
 def test_doctor_looks_at_everything_and_names_what_to_do():
@@ -22,16 +22,16 @@ def test_doctor_looks_at_everything_and_names_what_to_do():
     assert {"RDMA", "TCP congestion control", "lab", "torch"} <= names
     for row in rows:
         assert row.value, row
-        assert (row.state is State.OK) == (not row.fix), row
+        assert (row.state is Grade.OK) == (not row.fix), row
     values = {row.name: row.value for row in rows}
     assert values["cores"].split()[0] == str(len(os.sched_getaffinity(0)))
 
 
-@pytest.mark.parametrize(("setting", "state"), [("0", State.OK), ("1", State.WARN)])
+@pytest.mark.parametrize(("setting", "state"), [("0", Grade.OK), ("1", Grade.WARN)])
 def test_tcp_s_window_over_pauses(monkeypatch, setting, state):
     monkeypatch.setattr(network, "read_text", lambda *_: setting)
     row = network.pauses()
-    assert (row.state, "tcp_slow_start_after_idle=0" in row.fix) == (state, state is State.WARN)
+    assert (row.state, "tcp_slow_start_after_idle=0" in row.fix) == (state, state is Grade.WARN)
 
 
 def test_a_check_that_fails_becomes_a_row():
@@ -39,12 +39,12 @@ def test_a_check_that_fails_becomes_a_row():
         raise OSError("no such file")
 
     (row,) = doctor.collect([broken])
-    assert (row.name, row.state) == ("broken", State.WARN)
+    assert (row.name, row.state) == ("broken", Grade.WARN)
     assert "no such file" in row.value
 
 
 def test_doctor_s_exit_code_follows_the_worst_row(monkeypatch, capsys):
-    monkeypatch.setattr(host, "ROWS", (lambda: Finding("all", State.FAIL, "bad", "fix it"),))
+    monkeypatch.setattr(host, "ROWS", (lambda: Finding("all", Grade.FAIL, "bad", "fix it"),))
     monkeypatch.setattr(cuda, "ROWS", ())
     monkeypatch.setattr(network, "ROWS", ())
     monkeypatch.setattr(rdma, "ROWS", ())

@@ -6,7 +6,7 @@ import pytest
 
 from byteps_like.control.hosts.rdma import RdmaAddress, RdmaHost
 from byteps_like.launch.hosts import rdma
-from byteps_like.launch.hosts.host import State
+from byteps_like.launch.hosts.host import Grade
 
 LINK_LOCAL = "fe80:0000:0000:0000:34f0:81ff:fec0:f243"
 IPV4 = "0000:0000:0000:0000:0000:ffff:0a4d:0001"
@@ -39,7 +39,7 @@ def make_port(tmp_path, monkeypatch):
 def test_a_good_port_is_described(make_port):
     make_port(gids=((V1, LINK_LOCAL), (V2, LINK_LOCAL), (V1, IPV4), (V2, IPV4), (V2, EMPTY)))
     (row,) = rdma.ports()
-    assert (row.name, row.state, row.fix) == ("RDMA port mlx5_0/1", State.OK, "")
+    assert (row.name, row.state, row.fix) == ("RDMA port mlx5_0/1", Grade.OK, "")
     assert row.value == "100 Gb/sec (4X EDR) on eth0, GID 3 (10.77.0.1), packets of 4096 bytes (MTU 9000)"
 
 
@@ -61,7 +61,7 @@ def test_without_an_ipv4_address_the_first_gid_of_version_2_is_taken(make_port):
 def test_what_is_wrong_with_a_port_and_what_to_do(make_port, differs, value, fix):
     make_port(**differs)
     (row,) = rdma.ports()
-    assert row.state is State.WARN
+    assert row.state is Grade.WARN
     assert value in row.value
     assert fix in row.fix
 
@@ -76,21 +76,21 @@ def test_device_files_that_a_container_lacks_are_named(make_port, tmp_path):
     assert list(rdma.device_files()) == []
     make_port()
     (row,) = rdma.device_files()
-    assert (row.state, "uverbs0" in row.value, "--device /dev/infiniband" in row.fix) == (State.WARN, True, True)
+    assert (row.state, "uverbs0" in row.value, "--device /dev/infiniband" in row.fix) == (Grade.WARN, True, True)
     for name in ("uverbs0", "rdma_cm"):
         (tmp_path / "NODES" / name).touch()
     (row,) = rdma.device_files()
-    assert row.state is State.OK
+    assert row.state is Grade.OK
 
 
 def test_libraries_and_locked_memory_matter_only_where_there_is_a_device(make_port, monkeypatch):
     monkeypatch.setattr(rdma, "_loads", lambda library: "cm" not in library)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (65536, 65536))
-    assert [rdma.libraries().state, rdma.locked_memory().state] == [State.OK, State.OK]
+    assert [rdma.libraries().state, rdma.locked_memory().state] == [Grade.OK, Grade.OK]
     make_port()
     row = rdma.libraries()
-    assert (row.state, row.value) == (State.WARN, "mlx5_0; no librdmacm.so.1")
-    assert rdma.locked_memory().state is State.WARN
+    assert (row.state, row.value) == (Grade.WARN, "mlx5_0; no librdmacm.so.1")
+    assert rdma.locked_memory().state is Grade.WARN
 
 
 def test_what_the_core_finds_is_shown_where_there_is_a_device(make_port, monkeypatch):
@@ -99,7 +99,7 @@ def test_what_the_core_finds_is_shown_where_there_is_a_device(make_port, monkeyp
     address = RdmaAddress("10.0.0.2", "mlx5_0")
     monkeypatch.setattr(rdma, "rdma_host", lambda: RdmaHost("", (address,)))
     (row,) = rdma.addresses()
-    assert (row.state, row.value) == (State.OK, "10.0.0.2 on mlx5_0")
+    assert (row.state, row.value) == (Grade.OK, "10.0.0.2 on mlx5_0")
     monkeypatch.setattr(rdma, "rdma_host", lambda: RdmaHost("no permission on uverbs0"))
     (row,) = rdma.addresses()
-    assert (row.state, row.value) == (State.WARN, "no permission on uverbs0")
+    assert (row.state, row.value) == (Grade.WARN, "no permission on uverbs0")

@@ -8,7 +8,7 @@ import pytest
 
 from byteps_like.launch.hosts import gpus
 from byteps_like.launch.hosts.gpus import cards, cores_for, parse_cores, visible
-from byteps_like.launch.hosts.host import State
+from byteps_like.launch.hosts.host import Grade
 
 
 @pytest.fixture
@@ -73,6 +73,6 @@ def test_doctor_shows_them(found, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
     first, second = gpus.rows()
-    assert (first.state, second.state) == (State.OK, State.WARN)
+    assert (first.state, second.state) == (Grade.OK, Grade.WARN)
     assert "Model 0, 0000:17:00.0, workers on any core" in first.value
     assert "cpuset" in second.fix

@@ -14,7 +14,7 @@ from byteps_like.cuda import compiler, device, kernels, sources
 from byteps_like.cuda.device import DeviceInfo, connections
 from byteps_like.errors import DeviceError, InvalidArgumentError
 from byteps_like.launch.hosts import cuda as host_cuda
-from byteps_like.launch.hosts.host import State
+from byteps_like.launch.hosts.host import Grade
 
 ROOT = Path(__file__).resolve().parents[4]
 H100 = DeviceInfo(0, "H100", (9, 0), 132, 80 << 30)
@@ -175,7 +175,7 @@ def test_doctor_says_what_devices_are_and_what_kernels_lack(monkeypatch):
     assert host_cuda.told(H100) == "H100 (sm_90, 80 GiB)"
     monkeypatch.setattr(host_cuda, "why_not", lambda: "CuPy is missing: pip install it")
     kernel_row = host_cuda.kernels()
-    assert (kernel_row.state, kernel_row.fix) == (State.WARN, "pip install it")
+    assert (kernel_row.state, kernel_row.fix) == (Grade.WARN, "pip install it")
 
 
 def test_doctor_says_what_torch_and_the_driver_lack(monkeypatch):
@@ -183,9 +183,9 @@ def test_doctor_says_what_torch_and_the_driver_lack(monkeypatch):
         "byteps_like.torch.device.devices.why_not", lambda: "torch is built without CUDA: install another"
     )
     row = host_cuda.torch_on_gpus()
-    assert (row.state, row.value, row.fix) == (State.WARN, "torch is built without CUDA", "install another")
+    assert (row.state, row.value, row.fix) == (Grade.WARN, "torch is built without CUDA", "install another")
     monkeypatch.setattr("byteps_like.torch.device.devices.why_not", lambda: "")
-    assert host_cuda.torch_on_gpus().state is State.OK
+    assert host_cuda.torch_on_gpus().state is Grade.OK
 
     def no_driver():
         raise DeviceError("no libcuda.so.1")
@@ -200,7 +200,7 @@ def test_doctor_says_what_torch_and_the_driver_lack(monkeypatch):
 def test_doctor_says_what_to_do_about_too_few_queues():
     few = types.SimpleNamespace(why_no_waits="CUDA_DEVICE_MAX_CONNECTIONS=1 ...; unset it")
     row = host_cuda.waits(lambda: few, wanted=True)
-    assert (row.state, row.value) == (State.WARN, "hosts wait in their place: CUDA_DEVICE_MAX_CONNECTIONS=1 ...")
+    assert (row.state, row.value) == (Grade.WARN, "hosts wait in their place: CUDA_DEVICE_MAX_CONNECTIONS=1 ...")
     assert row.fix == "unset it"
 
 

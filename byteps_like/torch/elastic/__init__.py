@@ -1,0 +1,42 @@
+"""Training that goes on when workers come and go, by Horovod Elastic's names: `bps.elastic.run`, and states for it.
+
+In come a training function and the state that it trains; out goes what the function returns, however often the world
+has changed meanwhile. Only users' scripts import it; it imports ops, optimizer and what is below.
+
+Private: agreement, interrupts, rejoining, running, sampler, state, torch_state.
+"""
+
+from byteps_like.errors import OperationError, TooFewWorkersError
+from byteps_like.torch.elastic.interrupts import HostsUpdatedInterrupt
+from byteps_like.torch.elastic.running import run
+from byteps_like.torch.elastic.sampler import ElasticSampler
+from byteps_like.torch.elastic.state import ObjectState, State
+from byteps_like.torch.elastic.torch_state import (
+    ModelStateHandler,
+    OptimizerStateHandler,
+    SamplerStateHandler,
+    StateHandler,
+    TorchState,
+    get_handler_registry,
+    set_handler_registry,
+)
+
+HorovodInternalError = OperationError
+"""Horovod's name for what an operation fails with."""
+
+__all__ = [
+    "ElasticSampler",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "ModelStateHandler",
+    "ObjectState",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
+    "State",
+    "StateHandler",
+    "TooFewWorkersError",
+    "TorchState",
+    "get_handler_registry",
+    "run",
+    "set_handler_registry",
+]

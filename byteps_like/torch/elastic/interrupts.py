@@ -1,0 +1,14 @@
+"""What interrupts a training function though nothing has failed."""
+
+from __future__ import annotations
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """Others wait to join: raised on all ranks by the same `commit()` or `check_host_updates()`, and caught by `run`.
+
+    With `skip_sync` the state needs no synchronization before the function goes on.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the hosts of the job have changed")
+        self.skip_sync = skip_sync

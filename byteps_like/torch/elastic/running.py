@@ -1,0 +1,88 @@
+"""`run`: calls a training function again whenever the world has changed."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from byteps_like.errors import (
+    CapacityError,
+    DeviceError,
+    MismatchError,
+    OperationError,
+)
+from byteps_like.torch.elastic.interrupts import HostsUpdatedInterrupt
+from byteps_like.torch.elastic.rejoining import rejoin
+from byteps_like.torch.elastic.state import State
+from byteps_like.torch.job import runtime as _runtime
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+Train = Callable[..., Result]
+
+_TO_STAY = (MismatchError, CapacityError, DeviceError)
+"""What the next world would meet again: the script's mistakes, and what the host lacks."""
+
+
+@overload
+def run(train: Train[Result], *, reset_limit: int | None = ...) -> Train[Result]: ...
+
+
+@overload
+def run(train: None = ..., *, reset_limit: int | None = ...) -> Callable[[Train[Result]], Train[Result]]: ...
+
+
+def run(train: Train[Any] | None = None, *, reset_limit: int | None = None) -> Any:
+    """Decorates a training function `train(state, ...)` that goes on when workers come and go.
+
+    First the state is synchronized: all ranks take that of rank 0. If an operation fails since a member was lost, the
+    state of the last commit is restored; if `commit()` finds that others wait to join, the state stays. In both cases
+    this process leaves, joins the next world, calls the state's reset callbacks, synchronizes the state and calls
+    `train` again, with the same arguments. Returns what `train` returns.
+
+    Raises TooFewWorkersError if too few come to the next world; after `reset_limit` such changes what would have been
+    the next one's cause; at once what `train` raises else, mistakes of the script (MismatchError) among it. All
+    collective operations belong inside: a worker that joins later makes only those that are made here.
+    """
+    if train is None:
+        return functools.partial(run, reset_limit=reset_limit)
+
+    @functools.wraps(train)
+    def going_on(state: State, *arguments: Any, **named: Any) -> Any:
+        resets, skips_sync = 0, False
+        while True:
+            try:
+                if not skips_sync:
+                    state.sync()
+                return train(state, *arguments, **named)
+            except (OperationError, HostsUpdatedInterrupt) as cause:
+                resets += 1
+                if isinstance(cause, _TO_STAY) or (reset_limit is not None and resets > reset_limit):
+                    raise
+                skips_sync = isinstance(cause, HostsUpdatedInterrupt) and cause.skip_sync
+                _go_on(state, cause)
+
+    return going_on
+
+
+def _go_on(state: State, cause: Exception) -> None:
+    """Into the next world."""
+    interrupted = isinstance(cause, HostsUpdatedInterrupt)
+    logger.log(
+        logging.INFO if interrupted else logging.WARNING,
+        "rank %d: %s; joining the next world%s",
+        _runtime.rank(),
+        cause,
+        "" if interrupted else " with the state of the last commit",
+    )
+    # Not before: updates of steps that were under way end with the old world, and must not change what was restored.
+    rejoin(_nothing if interrupted else state.restore)
+    state.on_reset()
+    logger.info("now rank %d of %d", _runtime.rank(), _runtime.size())
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,113 @@
+"""What a training function trains: kept in memory at each commit, and equal on all ranks after a synchronization."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from typing import Any
+
+from byteps_like.torch.elastic.agreement import exchange, joiners
+from byteps_like.torch.elastic.interrupts import HostsUpdatedInterrupt
+from byteps_like.torch.job import runtime as _runtime
+from byteps_like.torch.ops.objects import broadcast_object
+
+
+class State:
+    """Base of all. What derives from it says how its values are saved, restored and synchronized."""
+
+    def __init__(
+        self, bcast_object: Callable[..., Any] | None = None, get_rank: Callable[[], int] | None = None
+    ) -> None:
+        """`bcast_object` and `get_rank` are Horovod's; by default those of this package."""
+        self._bcast_object = bcast_object or broadcast_object
+        self._get_rank = get_rank or _runtime.rank
+        self._reset_callbacks: list[Callable[[], None]] = []
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
+        """These are called, in order, whenever the world has changed, before the state is synchronized."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """The world has changed: resets what depends on it, then calls the callbacks."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def commit(self) -> None:
+        """Keeps the values as they are, to be restored after a loss. Blocks until all ranks have come here.
+
+        Costs a copy of the state, and a sum of a few numbers. Raises HostsUpdatedInterrupt on all ranks if others wait
+        to join, and what a sum raises.
+        """
+        # All ranks have come here once the sum is there. So if one of them dies, each of the others restores this
+        # commit or the one before, and they go on from that of rank 0, which knows what the others had done by then.
+        wanted = self._are_joiners_there()
+        self.save()
+        if wanted:
+            raise HostsUpdatedInterrupt
+
+    def check_host_updates(self) -> None:
+        """`commit` without keeping anything."""
+        if self._are_joiners_there():
+            raise HostsUpdatedInterrupt
+
+    def save(self) -> None:
+        """Keeps the values in this process."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Takes the values that were saved last."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Takes those of rank 0. All ranks must call it."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """What depends on the world is made anew. Nothing, by default."""
+
+    def _are_joiners_there(self) -> bool:
+        rows = exchange([joiners(), *self._progress()])
+        self._hear_progress([row[1:] for row in rows])
+        return any(row[0] for row in rows)
+
+    def _progress(self) -> list[int]:
+        """Numbers that rank 0 keeps of each rank."""
+        return []
+
+    def _hear_progress(self, ranks: list[list[int]]) -> None:
+        """Those of all ranks."""
+
+
+class ObjectState(State):
+    """Any picklable values, as attributes: `ObjectState(epoch=0, batch=0).epoch`."""
+
+    def __init__(
+        self,
+        bcast_object: Callable[..., Any] | None = None,
+        get_rank: Callable[[], int] | None = None,
+        **values: Any,
+    ) -> None:
+        super().__init__(bcast_object, get_rank)
+        self._saved = dict(values)
+        self._take(self._saved)
+
+    def save(self) -> None:
+        """See State."""
+        self._saved = {name: deepcopy(getattr(self, name)) for name in self._saved}
+
+    def restore(self) -> None:
+        """See State."""
+        self._take(self._saved)
+
+    def sync(self) -> None:
+        """See State."""
+        if not self._saved:
+            return
+        self.save()
+        self._saved = self._bcast_object(self._saved, root_rank=0)
+        self._take(self._saved)
+
+    def _take(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            setattr(self, name, deepcopy(value))
