@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from byteps_like.control.records.etcd.calls import EtcdApi
-from byteps_like.control.v1 import etcd_kv_pb2 as kv
 from byteps_like.control.v1 import etcd_rpc_pb2 as rpc
 from byteps_like.errors import BytePSLikeError, RefusedError, SystemCallError
 
@@ -35,7 +34,7 @@ class Holder:
 
     term: int
     revision: int
-    """Of the key as it was seen."""
+    """Of the etcd when it was seen."""
     name: str
 
 
@@ -75,11 +74,16 @@ class Leadership:
             self._start(found.create_revision, began)
             return None
         self._api.revoke(self._lease, seconds)
-        return _holder(found)
+        return _holder(answer.responses[0].response_range, answer.header)
 
     def await_end(self, holder: Holder, seconds: float) -> None:
         """Returns when the holder has the key no more; at the latest when the time is over. Raises SystemCallError."""
         self._api.await_removal(self._key, holder.revision, seconds)
+
+    @property
+    def seconds(self) -> int:
+        """That a lease lasts in this etcd, which may want more than was asked for."""
+        return self._seconds
 
     @property
     def left(self) -> float:
@@ -125,7 +129,7 @@ class Leadership:
             failure.append(_look(unchanged.key))
         answer = self._api.txn(rpc.TxnRequest(compare=compare, success=operations, failure=failure), self.left)
         if not answer.succeeded:
-            self._check_holder(answer.responses[0].response_range)
+            self._check_holder(answer)
         self.check()
         return answer
 
@@ -144,8 +148,8 @@ class Leadership:
         self._loss = self._loss or why
         return self._loss
 
-    def _check_holder(self, found: rpc.RangeResponse) -> None:
-        holder = _holder(found.kvs[0]) if found.kvs else None
+    def _check_holder(self, answer: rpc.TxnResponse) -> None:
+        holder = _holder(answer.responses[0].response_range, answer.header)
         if holder is None:
             self._lose(RefusedError(f"the leader key of term {self.term} is gone: another scheduler may rule"))
         elif holder.term != self.term:
@@ -157,5 +161,8 @@ def _look(key: bytes) -> rpc.RequestOp:
     return rpc.RequestOp(request_range=rpc.RangeRequest(key=key))
 
 
-def _holder(found: kv.KeyValue) -> Holder:
-    return Holder(found.create_revision, found.mod_revision, found.value.decode(errors="replace"))
+def _holder(found: rpc.RangeResponse, header: rpc.ResponseHeader) -> Holder | None:
+    if not found.kvs:
+        return None
+    leader = found.kvs[0]
+    return Holder(leader.create_revision, header.revision, leader.value.decode(errors="replace"))

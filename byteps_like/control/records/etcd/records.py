@@ -9,7 +9,7 @@ from collections.abc import Callable
 from urllib.parse import quote
 
 from byteps_like.control.records.etcd.calls import EtcdApi, EtcdCalls
-from byteps_like.control.records.etcd.leadership import LEASE_SECONDS, Leadership
+from byteps_like.control.records.etcd.leadership import Leadership
 from byteps_like.control.records.etcd.location import Location
 from byteps_like.control.records.etcd.stored_log import StoredLog
 from byteps_like.control.records.records import Changes
@@ -94,14 +94,15 @@ class EtcdRecords:
 
 def _claim(rule: Leadership, base: str) -> None:
     """Waits only for as long as one that was killed may seem to rule."""
-    deadline = time.monotonic() + LEASE_SECONDS + 1
+    began = time.monotonic()
     while (holder := rule.begin()) is not None:
-        if time.monotonic() >= deadline:
+        left = began + rule.seconds + 1 - time.monotonic()
+        if left <= 0:
             raise RefusedError(
                 f"another scheduler keeps its state at {base} of this etcd and is running ({holder.name}); end it"
                 " first, give this one a prefix of its own, or let it wait with --standby"
             )
-        rule.await_end(holder, deadline - time.monotonic())
+        rule.await_end(holder, left)
 
 
 def _stand_by(rule: Leadership, base: str) -> None:

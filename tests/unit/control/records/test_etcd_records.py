@@ -17,8 +17,10 @@ import pytest
 
 from byteps_like.control.records.etcd import stored_log
 from byteps_like.control.records.etcd.calls import EtcdCalls
+from byteps_like.control.records.etcd.leadership import Leadership
 from byteps_like.control.records.etcd.location import Location
 from byteps_like.control.records.opening import open_records
+from byteps_like.control.records.records import Records
 from byteps_like.control.v1 import etcd_rpc_pb2 as rpc
 from byteps_like.errors import CorruptError, RefusedError, SystemCallError
 from tests.real_etcd import RealEtcd
@@ -110,6 +112,80 @@ def test_another_of_its_members_is_asked(etcd: RealEtcd) -> None:
         records.close()
 
 
+def test_a_rule_outlives_a_member_of_the_etcd(tmp_path: Path) -> None:
+    cluster = RealEtcd(tmp_path, members=3)
+    try:
+        state = f"etcd://{','.join(cluster.endpoints)}"
+        records = open_records(state, "job")
+        for number in range(3):
+            cluster.kill(number)
+            for turn in range(20):
+                records.commit({"a": f"{number} {turn}".encode()})
+            cluster.start()
+        assert records.load() == {"a": b"2 19"}
+        records.close()
+    finally:
+        cluster.kill()
+
+
+def test_a_standby_waits_though_the_etcd_has_dropped_old_revisions(
+    etcd: RealEtcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = f"etcd://{etcd.endpoint}"
+    records = open_records(state, "job")
+    for number in range(20):
+        records.commit({"a": str(number).encode()})
+    etcd.control("compaction", str(records.term + 10))
+    begun: list[Leadership] = []
+    begin = Leadership.begin
+    monkeypatch.setattr(Leadership, "begin", lambda one: begun.append(one) or begin(one))
+    found: list[Records] = []
+    standby = threading.Thread(target=lambda: found.append(open_records(state, "job", wait=True)))
+    standby.start()
+    time.sleep(1)
+    assert len(begun) == 1, "it waits for a word of the etcd"
+    records.close()
+    standby.join(10)
+    assert len(begun) == 2
+    assert found[0].load() == {"a": b"19"}
+    found[0].close()
+
+
+def certificates(folder: Path) -> None:
+    """An authority, and certificates for 127.0.0.1 and for a client, by OpenSSL."""
+
+    def openssl(*command: str) -> None:
+        subprocess.run(["openssl", *command], cwd=folder, check=True, capture_output=True, timeout=20)
+
+    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca", "-days", "1", "-subj", "/CN=authority")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth")
+    for name in ("server", "client"):
+        openssl("req", *new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        openssl(
+            "x509", "-req", "-in", f"{name}.csr", "-CA", "ca", "-CAkey", "ca.key", "-CAcreateserial", "-days", "1",
+            "-extfile", "names", "-out", name,
+        )  # fmt: skip
+
+
+def test_an_encrypted_etcd_knows_its_clients_and_they_know_it(tmp_path: Path) -> None:
+    certificates(tmp_path)
+    files = {"cert-file": "server", "key-file": "server.key", "trusted-ca-file": "ca"}
+    flags = [f"--{flag}={tmp_path / name}" for flag, name in files.items()]
+    etcd = RealEtcd(tmp_path / "data", "--client-cert-auth", *flags, scheme="https")
+    try:
+        trust, own = f"ca={tmp_path}/ca", f"cert={tmp_path}/client&key={tmp_path}/client.key"
+        records = open_records(f"etcds://{etcd.endpoint}?{trust}&{own}", "job")
+        records.commit({"a": b"1"})
+        assert records.load() == {"a": b"1"}
+        records.close()
+        for incomplete in (f"etcds://{etcd.endpoint}?{trust}", f"etcds://{etcd.endpoint}", f"etcd://{etcd.endpoint}"):
+            with pytest.raises(SystemCallError, match="can't reach the etcd"):
+                open_records(incomplete, "job")
+    finally:
+        etcd.kill()
+
+
 def test_an_etcd_of_smaller_requests_is_told_what_to_do(etcd: RealEtcd) -> None:
     etcd.kill()
     etcd.start("--max-request-bytes=100000")
@@ -158,11 +234,7 @@ def test_long_logs_are_read_by_pages(etcd: RealEtcd, monkeypatch: pytest.MonkeyP
 
 def test_a_user_gets_in_with_a_password_and_nobody_without(etcd: RealEtcd, tmp_path: Path) -> None:
     for what in ("user add root:1234", "user grant-role root root", "auth enable"):
-        command = ["etcdctl", f"--endpoints={etcd.endpoint}", *what.split()]
-        try:
-            subprocess.run(command, env={"ETCDCTL_API": "3", "PATH": "/usr/bin"}, check=True, capture_output=True)
-        except FileNotFoundError:
-            pytest.skip("there is no etcdctl: scripts/setup.sh test installs Debian's etcd-client")
+        etcd.control(*what.split())
     for name, content in {"right": "1234\n", "wrong": "12345"}.items():
         (tmp_path / name).write_text(content)
     state = f"etcd://root@{etcd.endpoint}/{uuid.uuid4().hex}?password_file={tmp_path}"

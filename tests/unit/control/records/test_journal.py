@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,14 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from byteps_like.control.calls.journal import Decisions, Journal, PastTable, RuleEndedError
+from byteps_like.control.calls.service import SchedulerService
 from byteps_like.control.members.membership import Membership
 from byteps_like.control.members.past import JobState
 from byteps_like.control.placing.declarations import Declarations
 from byteps_like.control.placing.placement import Placer
 from byteps_like.control.records.records import Changes
 from byteps_like.control.v1 import records_pb2 as pb
+from byteps_like.control.v1 import scheduler_pb2
 from byteps_like.dtypes import DType
-from byteps_like.errors import BytePSLikeError, CorruptError, SystemCallError
+from byteps_like.errors import BytePSLikeError, CorruptError, RefusedError, SystemCallError
 from byteps_like.worker.api import TensorSpec
 from tests.fakes.control.records import RecordsInMemory
 from tests.fakes.views import view_of
@@ -163,6 +166,53 @@ def test_nothing_is_written_where_nothing_has_changed() -> None:
     disk.full = True
     scheduler.call("declare", 0, [SPECS[0]])
     scheduler.store()
+
+
+class Deposed(RecordsInMemory):
+    """From some time on another scheduler may rule."""
+
+    is_over = False
+
+    def check(self) -> None:
+        if self.is_over:
+            raise RefusedError("the lease has ended")
+
+
+def test_who_may_rule_no_more_decides_nothing_that_has_not_changed_either() -> None:
+    records = Deposed()
+    scheduler = Scheduler(records)
+    scheduler.call("declare", 0, [SPECS[0]])
+    scheduler.store()
+    records.is_over = True
+    scheduler.call("declare", 0, [SPECS[0]])
+    with pytest.raises(RuleEndedError, match="the lease has ended"):
+        scheduler.store()
+
+
+def test_who_may_rule_no_more_answers_nobody() -> None:
+    async def test() -> None:
+        records = Deposed()
+        service = SchedulerService(Membership("job"), journal=Journal(records))
+        status = service.methods()["Status"]
+        assert await status(scheduler_pb2.StatusRequest())  # type: ignore[call-arg, misc]
+        records.is_over = True
+        for name, request in (("Status", scheduler_pb2.StatusRequest()), ("Names", scheduler_pb2.NamesRequest())):
+            with pytest.raises(RuleEndedError, match="the lease has ended"):
+                await service.methods()[name](request)  # type: ignore[call-arg, misc]
+        with pytest.raises(RuleEndedError, match="the lease has ended"):
+            await service.watch(scheduler_pb2.WatchRequest(member_id="m"), None)  # type: ignore[arg-type]
+        assert service.ended.is_set() and service.failure is not None
+
+    asyncio.run(test())
+
+
+def test_a_rule_that_is_lost_between_calls_ends_the_scheduler() -> None:
+    async def test() -> None:
+        service = SchedulerService(Membership("job"), journal=Journal(RecordsInMemory()))
+        service.end_rule(RefusedError("the lease has ended"))
+        assert service.ended.is_set() and "the lease has ended" in str(service.failure)
+
+    asyncio.run(test())
 
 
 @pytest.mark.parametrize("content", [b"\xff\xff", pb.JobRecord(state="happy").SerializeToString()])
