@@ -45,7 +45,7 @@ class Ruler:
     """Whichever scheduler of a job rules, as one caller knows it. For one event loop; connects with the first call.
 
     Where there is one address it is called there, and gRPC connects again by itself. Of several the first that answers
-    is called until a call has failed, or it is silent and another one answers in a later term.
+    is called until a call has failed. One that is silent is left for one that answers in a later term.
     """
 
     def __init__(self, config: Config, secret: bytes, on_clock: Callable[[int, int, int], None] | None = None) -> None:
@@ -54,15 +54,11 @@ class Ruler:
         """The highest that was heard of."""
         self._config, self._secret, self._on_clock = config, secret, on_clock
         self._line: _Line | None = None
+        self._has_choice = len(config.schedulers) > 1
         self._choosing = asyncio.Lock()
         self._heard = 0.0
         self.has_called = False
         self._is_closed = False
-
-    @property
-    def has_choice(self) -> bool:
-        """There are several addresses."""
-        return len(self._config.schedulers) > 1
 
     async def call(self, name: str, request: Message, timeout: float) -> Any:
         """As a Caller's, which see; raises DeposedError, too, which is an UnreachableError."""
@@ -84,12 +80,12 @@ class Ruler:
             raise
 
     async def look_around(self, silence: float) -> None:
-        """Where nothing was heard for `silence` seconds, goes over to another address whose scheduler has a higher
-        term, if there is one: calls that are under way are cut off."""
+        """Where nothing was heard for `silence` seconds, goes over to a scheduler of a higher term, if there is one:
+        calls that are under way are cut off. A single address may lead to another process by now."""
         line, term = self._line, self.term
-        if line is None or time.monotonic() - self._heard < silence:
+        if line is None or not term or time.monotonic() - self._heard < silence:
             return
-        others = [address for address in self._config.schedulers if address != line.address]
+        others = [address for address in self._config.schedulers if address != line.address] or [line.address]
         with suppress(UnreachableError, BytePSLikeError):
             found = await self._first_of(others)
             if self.term > term and self._line is line:
@@ -111,12 +107,12 @@ class Ruler:
                 raise UnreachableError("the connection was closed on this side")
             if self._line is None:
                 addresses = self._config.schedulers
-                self._line = await self._first_of(addresses) if self.has_choice else self._open(addresses[0])
+                self._line = await self._first_of(addresses) if self._has_choice else self._open(addresses[0])
             return self._line
 
     async def _give_up(self, line: _Line) -> None:
         """The next call looks for another one."""
-        if self.has_choice and self._line is line:
+        if self._has_choice and self._line is line:
             self._line = None
             await line.channel.close(None)
 

@@ -92,12 +92,11 @@ class Session:
         """Connects, claims the place and waits for the world."""
         deadline = time.monotonic() + self._claim.timeout
         self._check_open()
+        self._tasks.append(asyncio.create_task(self._look_out()))
         await self._request_place(deadline)
         self._check_open()
         self._tasks.append(asyncio.create_task(self._watch()))
         self._tasks.append(asyncio.create_task(self._heartbeat()))
-        if self._caller.has_choice:
-            self._tasks.append(asyncio.create_task(self._look_out()))
         try:
             async with asyncio.timeout(self._longest_wait(deadline)):
                 return await self.next_view()

@@ -153,6 +153,42 @@ def test_a_silent_one_is_left_for_one_of_a_later_term_and_its_late_answers_are_n
     run(test)
 
 
+def test_a_single_address_may_lead_to_another_one() -> None:
+    """As that of a service in front of several hosts."""
+
+    async def test() -> None:
+        old, new = await Answering(3).start(), await Answering(4).start()
+        ways = [old.address, new.address]
+
+        async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            host, _, port = ways.pop(0).partition(":")
+            there = await asyncio.open_connection(host, int(port))
+            await asyncio.gather(carry(reader, there[1]), carry(there[0], writer))
+
+        front = await asyncio.start_server(lead, "127.0.0.1", 0)
+        ruler = a_ruler(f"127.0.0.1:{front.sockets[0].getsockname()[1]}")
+        assert await heard(ruler) == "term 3"
+        old.awake.clear()
+        late = asyncio.create_task(heard(ruler))
+        await asyncio.sleep(0.1)
+        await ruler.look_around(0.05)
+        with pytest.raises(UnreachableError):
+            await late
+        assert await heard(ruler) == "term 4"
+        await ruler.close()
+        front.close()
+        for one in (old, new):
+            await one.stop()
+
+    run(test)
+
+
+async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while some := await reader.read(1 << 16):
+        writer.write(some)
+    writer.close()
+
+
 def test_a_silent_one_is_not_left_for_one_of_no_later_term() -> None:
     async def test() -> None:
         one, other = await Answering(3).start(), await Answering(3).start()
