@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from byteps_like.launch.elastic.crew import ElasticOptions
 
 app = typer.Typer(add_completion=False)
 
@@ -15,6 +19,9 @@ _EXAMPLES = """
   byteps-like run -n 2 -s 1 -- python train.py --epochs 3
 
   byteps-like run -n 4 -s 2 --env BYTEPS_LIKE_STALL_TIMEOUT=30 --log-dir logs -- python train.py
+
+  byteps-like run -n 2 --min-workers 1 --max-workers 4 --discover ./hosts.sh --start 'ssh {host} {command}' -- python
+  train.py
 
   byteps-like run -n 4 -s auto -- python train.py   (on one host: one server; for clusters see docs/how-to/placement.md)
 
@@ -50,6 +57,21 @@ def _server_count(workers: int, quiet: bool) -> int:
     return len(fleet.hosts)
 
 
+MaxWorkers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Replace workers that die, and let others join, up to so many: an elastic job."),
+]
+Spares = Annotated[
+    int, typer.Option(min=0, help="Of an elastic job: worker processes beyond --max-workers, which wait.")
+]
+Discover = Annotated[
+    str, typer.Option(metavar="SCRIPT", help="Of an elastic job: a script that prints host:slots lines.")
+]
+Start = Annotated[
+    str, typer.Option(metavar="TEMPLATE", help="What starts workers on other hosts, as in 'ssh {host} {command}'.")
+]
+
+
 @app.command(epilog=_EXAMPLES, no_args_is_help=True, context_settings={"allow_interspersed_args": False})
 def run(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="Command that each worker runs.")],
@@ -76,6 +98,10 @@ def run(
         int | None,
         typer.Option(min=1, help="Let the others finish while so many workers are left; default: a failure ends it."),
     ] = None,
+    max_workers: MaxWorkers = None,
+    spares: Spares = 0,
+    discover: Discover = "",
+    start: Start = "",
     no_pin: Annotated[
         bool, typer.Option("--no-pin", help="Do not pin workers to the cores next to their GPUs.")
     ] = False,
@@ -83,12 +109,15 @@ def run(
     """Starts scheduler, servers and workers on this host and shows their output, each line prefixed with role and rank.
 
     The first failure ends the job and is shown last, with its traceback, unless --min-workers lets the others finish
-    (docs/how-to/survive-losses.md). No process of the job outlives this command.
+    (docs/how-to/survive-losses.md), or others take its place (docs/how-to/elastic.md). No process of the job outlives
+    this command.
     """
+    from byteps_like.launch.exits import errors_in_one_line
     from byteps_like.launch.options import RunOptions
     from byteps_like.launch.run import run_job
 
-    if min_workers is not None and min_workers > workers:
+    elastic = _elastic(workers, min_workers, max_workers, Elsewhere(spares, discover, start))
+    if elastic is None and min_workers is not None and min_workers > workers:
         raise typer.BadParameter(f"{min_workers} of {workers} workers", param_hint="--min-workers")
     if log_dir is not None:
         log_dir.mkdir(parents=True, exist_ok=True)
@@ -100,7 +129,9 @@ def run(
         workers=workers,
         servers=count,
         shards=shards,
-        environment=_environment(env or []) | ({"BYTEPS_LIKE_TLS": "on"} if tls else {}),
+        environment=_environment(env or [])
+        | ({"BYTEPS_LIKE_TLS": "on"} if tls else {})
+        | ({} if elastic is None else elastic.environment()),
         log_dir=log_dir,
         prefix=not no_prefix,
         quiet=quiet,
@@ -108,6 +139,35 @@ def run(
         grace=grace,
         job=job,
         min_workers=min_workers,
+        elastic=elastic,
         pin=not no_pin,
     )
-    raise typer.Exit(run_job(options))
+    with errors_in_one_line():
+        code = run_job(options)
+    raise typer.Exit(code)
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Workers of an elastic job beside those of this host."""
+
+    spares: int
+    discover: str
+    start: str
+
+
+def _elastic(workers: int, least: int | None, most: int | None, elsewhere: Elsewhere) -> ElasticOptions | None:
+    from byteps_like.launch.elastic.crew import ElasticOptions
+
+    if most is None and not elsewhere.spares and not elsewhere.discover:
+        if elsewhere.start:
+            raise typer.BadParameter("it is for the hosts that --discover finds", param_hint="--start")
+        return None
+    most, least = workers if most is None else most, least or 1
+    if least > most:
+        raise typer.BadParameter(f"{least} is more than --max-workers {most}", param_hint="--min-workers")
+    if workers > most:
+        raise typer.BadParameter(f"{workers} is more than --max-workers {most}", param_hint="--workers")
+    if elsewhere.start and "{command}" not in elsewhere.start.split():
+        raise typer.BadParameter(f"{elsewhere.start!r} has no word {{command}}", param_hint="--start")
+    return ElasticOptions(least, most, elsewhere.spares, elsewhere.discover, elsewhere.start)

@@ -56,15 +56,17 @@ class Child:
         *,
         pass_fds: Sequence[int] = (),
         cores: Collection[int] = (),
+        told: bytes = b"",
     ) -> None:
-        """`cores`: those that it may run on; none: as the launcher. Raises OSError when it can't be started."""
+        """`cores`: those that it may run on; none: as the launcher. `told`: what its standard input begins with, which
+        then ends with the launcher; nothing: it has none. Raises OSError when it can't be started."""
         self.part = part
         self.command = tuple(command)
         launcher = os.getpid()
         self.process = subprocess.Popen(
             self.command,
             env=dict(environment),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if told else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
@@ -73,6 +75,9 @@ class Child:
             preexec_fn=lambda: _prepare(launcher, cores),
         )
         self.pidfd = os.pidfd_open(self.process.pid)
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # it has ended
+                self.process.stdin.write(told)
         self.stdout = Output(self, "stdout")
         self.stderr = Output(self, "stderr")
         self.exit_status: int | None = None
@@ -102,7 +107,7 @@ class Child:
     def close(self) -> None:
         """Closes the descriptors; the process must have ended."""
         os.close(self.pidfd)
-        for stream in (self.process.stdout, self.process.stderr):
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
 

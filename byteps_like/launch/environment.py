@@ -33,6 +33,8 @@ class JobShape:
     scheduler: str = "127.0.0.1:0"
     scheduler_state: Path | None = None
     """Where the scheduler keeps what it decides; None: nowhere, and the job ends with it."""
+    elastic: bool = False
+    """Workers come and go: they are given their ranks when they have joined."""
 
 
 def cores() -> int:
@@ -70,10 +72,10 @@ def of_worker(base: Mapping[str, str], shape: JobShape, rank: int, columns: int 
     """For worker `rank`, with as many queues of its GPU as CUDA can have; `columns` is the width that the prefix leaves
     for its progress bars."""
     environment = of_service(base, shape, "worker", rank)
-    environment |= {
-        "BYTEPS_LIKE_LOCAL_RANK": str(rank),
-        "BYTEPS_LIKE_LOCAL_SIZE": str(shape.workers),
-    }
+    if shape.elastic:
+        environment["BYTEPS_LIKE_RANK"] = "-1"
+    else:
+        environment |= {"BYTEPS_LIKE_LOCAL_RANK": str(rank), "BYTEPS_LIKE_LOCAL_SIZE": str(shape.workers)}
     environment.setdefault("OMP_NUM_THREADS", str(threads_per_worker(shape.workers)))
     environment.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", _QUEUES)
     if columns is not None:

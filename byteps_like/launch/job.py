@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from byteps_like.config import Config
+from byteps_like.control.hosts.address import join_address
 from byteps_like.control.records.sqlite import network_of
 from byteps_like.errors import SystemCallError
 from byteps_like.launch import environment, failure
 from byteps_like.launch.child import Child, ChildPart, Output
 from byteps_like.launch.display import Display
+from byteps_like.launch.elastic.crew import Crew
 from byteps_like.launch.hosts import gpus
 from byteps_like.launch.jobdir import JobDirectory
 from byteps_like.launch.monitor import Monitor
@@ -47,12 +49,15 @@ class Job:
         self._options = options
         self._display = display
         self._make_monitor = make_monitor
+        self._crew = None if options.elastic is None else Crew(options.elastic, options.workers)
         self._shape = environment.JobShape(
             job=options.job or f"run-{directory.path.name.rpartition('-')[2]}",
             workers=options.workers,
             servers=options.servers,
             shards=options.shards,
             secret_file=directory.secret_file,
+            scheduler="127.0.0.1:0" if self._crew is None else join_address(self._crew.listening_host(), 0),
+            elastic=self._crew is not None,
             scheduler_state=None if network_of(directory.path) else directory.path / "scheduler",
         )
         self._selector = selectors.DefaultSelector()
@@ -110,8 +115,12 @@ class Job:
     def _start_members(self) -> None:
         for rank in range(self._options.servers):
             self._spawn(ChildPart("server", rank), server_command())
-        for rank in range(self._options.workers):
-            self._spawn(ChildPart("worker", rank), self._options.command)
+        if self._crew is not None:
+            self._fill_slots(self._crew)
+            self._crew.start()
+        else:
+            for rank in range(self._options.workers):
+                self._spawn(ChildPart("worker", rank), self._options.command)
         if self._options.place is not None:
             return
         if not self._options.quiet:
@@ -120,6 +129,24 @@ class Job:
         if self._make_monitor is not None:
             self._monitor = self._make_monitor(self._shape.scheduler, self._shape.secret_file, self._shape.job)
             self._monitor.start()
+
+    def _fill_slots(self, crew: Crew) -> None:
+        """Starts workers where there is room; of those that they replace it is remembered how they failed."""
+        for part in crew.due(time.monotonic()):
+            for before in [child for child in self._workers if child.part == part]:
+                if (found := failure.judge(before)) is not None:
+                    crew.replaced.append(found)
+                self._workers.remove(before)
+                before.close()
+            self._spawn(part, self._options.command)
+
+    def _follow_crew(self, crew: Crew) -> None:
+        gone = crew.look()
+        for child in self._workers:
+            if child.part in gone:
+                self._display.note(f"byteps-like: {child.part} ends: its host is not there any more")
+                child.signal(signal.SIGTERM)
+        self._fill_slots(crew)
 
     def _say_how_to_attach(self) -> None:
         shape = self._shape
@@ -138,14 +165,21 @@ class Job:
             variables = environment.of_service(base, self._shape, part.role, part.rank)
         if self._options.place is not None:
             command, variables = self._options.place(part, command, variables)
+        told = b""
+        if self._crew is not None and part.role == "worker":
+            command, told = self._crew.order(part, command, variables)
         try:
-            child = Child(part, command, variables, pass_fds=pass_fds, cores=self._cores(part, variables))
+            cores = self._cores(part, variables)
+            child = Child(part, command, variables, pass_fds=pass_fds, cores=cores, told=told)
         except OSError as error:
             raise SystemCallError(f"can't start {part} ({shlex.join(command)}): {error.strerror}") from error
         (self._workers if part.role == "worker" else self._services).append(child)
         if self._options.log_dir is not None:
             name = f"{part.role}-{part.rank}.log" if part.role != "scheduler" else "scheduler.log"
-            self._logs[part] = (self._options.log_dir / name).open("wb")
+            before = self._logs.pop(part, None)
+            if before is not None:
+                before.close()
+            self._logs[part] = (self._options.log_dir / name).open("wb" if before is None else "ab")
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
         for output in (child.stdout, child.stderr):
             os.set_blocking(output.pipe, False)
@@ -170,6 +204,8 @@ class Job:
             elif callable(key.data):
                 key.data(key.fd)
         now = time.monotonic()
+        if self._crew is not None and self._workers and self._stopping is None:
+            self._follow_crew(self._crew)
         over = self._decide(now)
         self._display.live(self._rows(), self._summary(now))
         self._display.flush()
@@ -217,6 +253,9 @@ class Job:
         self._selector.unregister(child.pidfd)
         if child.part.role == "scheduler" and self._may_replace(child):
             self._replace_scheduler(child)
+        elif child.part.role == "worker" and self._crew is not None and self._stopping is None:
+            text = self._crew.ended(child, time.monotonic())
+            self._display.note(f"byteps-like: {text}")
 
     def _may_replace(self, dead: Child) -> bool:
         """A scheduler, while there is a job that another one could go on with."""
@@ -240,8 +279,7 @@ class Job:
         return self._stopping is not None and self._stopping.advance(self._workers, self._services, now)
 
     def _look_for_an_end(self, now: float) -> None:
-        failed = [child for child in self._workers if child.exit_status]
-        if len(failed) > self._options.expendable or any(child.exit_status for child in self._services):
+        if self._have_workers_failed() or any(child.exit_status for child in self._services):
             self._stop(Why.FAILED)
         elif self._workers and not any(child.running for child in self._workers):
             self._stop(Why.DONE)
@@ -249,6 +287,12 @@ class Job:
             self._stop(Why.FAILED)
         elif self._options.timeout is not None and now >= self._started + self._options.timeout:
             self._stop(Why.TIMED_OUT)
+
+    def _have_workers_failed(self) -> bool:
+        failed = [child for child in self._workers if child.exit_status]
+        if self._crew is None:
+            return len(failed) > self._options.expendable
+        return self._crew.gave_up or (bool(failed) and len(failed) == len(self._workers))
 
     def _stop(self, why: Why, number: signal.Signals = signal.SIGINT) -> None:
         steps = steps_for(why, self._options.grace, self._options.settle, number)
@@ -274,6 +318,8 @@ class Job:
 
     def _verdict(self) -> int:
         failures = [found for child in self._children() if (found := failure.judge(child)) is not None]
+        if self._crew is not None:
+            failures += self._crew.replaced
         why = self._stopping.why if self._stopping is not None else Why.DONE
         if why is Why.INTERRUPTED and self._signal is not None:
             self._display.note(f"byteps-like: ended by {failure.signal_name(self._signal)}")
@@ -295,6 +341,8 @@ class Job:
     def _outlived(self, failures: Sequence[failure.Failure]) -> int:
         """The job is done, although these have failed; its exit code."""
         for one in failures:
+            if self._crew is not None and one.consequence:
+                continue  # a spare, for which there was nothing to do
             self._display.note(f"byteps-like: {one.part} failed ({one.how}: {one.cause[:160]}); the others finished")
         return 0
 
@@ -333,6 +381,8 @@ class Job:
     def _close(self) -> None:
         if self._monitor is not None:
             self._monitor.stop()
+        if self._crew is not None:
+            self._crew.close()
         for child in self._children():
             if child.running:
                 child.process.kill()

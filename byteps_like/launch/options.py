@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from byteps_like.launch.child import ChildPart
+from byteps_like.launch.elastic.crew import ElasticOptions
 
 Place = Callable[[ChildPart, list[str], dict[str, str]], tuple[list[str], dict[str, str]]]
 """Turns the command and the environment of a process into those that start it where it belongs."""
@@ -34,6 +36,8 @@ class RunOptions:
     job: str = ""
     min_workers: int | None = None
     """Workers that must stay for the job to go on when others fail; None: all."""
+    elastic: ElasticOptions | None = None
+    """Of a job whose workers come and go; None: it has `workers`, from its beginning to its end."""
     columns: int | None = None
     """Width for the workers' progress bars; None leaves it to them."""
     pin: bool = True
@@ -43,5 +47,7 @@ class RunOptions:
 
     @property
     def expendable(self) -> int:
-        """How many workers may fail before the job ends."""
+        """How many workers may fail before the job ends; of an elastic one, all but those that finish."""
+        if self.elastic is not None:
+            return sys.maxsize
         return 0 if self.min_workers is None else self.workers - self.min_workers

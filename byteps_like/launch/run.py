@@ -43,7 +43,8 @@ def _run_job(options: RunOptions) -> int:
     if shutil.which(options.command[0]) is None:
         print(f"byteps-like: there is no program {options.command[0]!r}", file=sys.stderr)
         return 127
-    parts = [ChildPart("worker", rank) for rank in range(options.workers)]
+    workers = options.workers if options.elastic is None else options.elastic.most
+    parts = [ChildPart("worker", rank) for rank in range(workers)]
     parts += [ChildPart("server", rank) for rank in range(options.servers)]
     parts += [ChildPart("scheduler", 0)]
     display = open_display(parts, prefix=options.prefix)

@@ -30,7 +30,7 @@ def test_a_death_and_a_joiner(tmp_path: Path, script: Path, servers: int) -> Non
     settings = {"elastic": True, "min_workers": 2}
     with closing(Cluster(3, servers, **settings)) as cluster, ElasticJob(cluster, script, tmp_path) as job:
         first, second = job.start(GOAL="2 3"), job.start(GOAL="2 3")
-        victim = job.start(GOAL="2 3", VICTIM="1")
+        victim = job.start(GOAL="2 3", VICTIM=str(tmp_path / "victim"))
         job.wait(lambda: any(event["size"] == 2 for event in first.events("pass")), "a pass of two")
         assert victim.process.wait() == -9
         joiner = job.start(GOAL="2 3")

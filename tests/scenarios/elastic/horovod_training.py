@@ -1,13 +1,14 @@
 """A training script for Horovod Elastic: runs as it is but for its import line. Prints JSON, a line per event.
 
 Passes over the data go on until `GOAL`, a list of sizes such as "3 2 3", are the last sizes that the world has had, and
-a pass has ended. The process with `VICTIM` kills itself in the middle of a step.
+a pass has ended. The first process that can create the file `VICTIM` kills itself in the middle of a step.
 """
 
 import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import horovod.torch as hvd
 import torch
@@ -35,6 +36,14 @@ def features(numbers: torch.Tensor) -> torch.Tensor:
     return torch.stack([scaled, scaled.square(), torch.ones_like(scaled)], 1)
 
 
+def is_victim() -> bool:
+    try:
+        Path(os.environ.get("VICTIM", "/")).touch(exist_ok=False)
+    except OSError:
+        return False
+    return True
+
+
 def weights() -> str:
     return torch.cat([one.detach().flatten() for one in model.parameters()]).numpy().tobytes().hex()
 
@@ -47,7 +56,7 @@ def train(state):
         for number, (numbers,) in enumerate(DataLoader(data, batch_size=BATCH, sampler=sampler)):
             optimizer.zero_grad()
             model(features(numbers)).square().mean().backward()
-            if "VICTIM" in os.environ and state.step == 3:
+            if state.step == 3 and is_victim():
                 os.kill(os.getpid(), signal.SIGKILL)
             optimizer.step()
             sampler.record_batch(number, BATCH)

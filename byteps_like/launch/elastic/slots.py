@@ -1,0 +1,78 @@
+"""Places for workers on hosts: which of them are to be filled, and which rest. Pure: times are passed in."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+MOST_DEATHS, DEATHS_SECONDS = 3, 60.0
+"""So many in so many seconds, and a slot rests for"""
+REST_SECONDS = 600.0
+"""so long: its host may be at fault, and whoever is started there would only disturb the others."""
+
+
+@dataclass
+class WorkerSlot:
+    """A place for one worker."""
+
+    number: int
+    """The worker's, for people; never given to another slot."""
+    host: str
+    is_there: bool = True
+    """Its host still has it."""
+    busy: bool = False
+    rests_until: float = 0.0
+    deaths: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_DEATHS))
+    """When its last workers died."""
+
+
+class Slots:
+    """All slots of a job, of which no more than `most` are busy at a time. Not thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._slots: dict[tuple[str, int], WorkerSlot] = {}
+        self._closed = False
+
+    def follow(self, hosts: Mapping[str, int]) -> list[WorkerSlot]:
+        """`hosts` have so many slots each from now on. Returns those that are busy and not there any more."""
+        wanted = [(host, place) for host, count in hosts.items() for place in range(count)]
+        for key in wanted:
+            if key not in self._slots:
+                self._slots[key] = WorkerSlot(len(self._slots), key[0])
+        gone = []
+        for key, slot in self._slots.items():
+            was_there, slot.is_there = slot.is_there, key in wanted
+            if was_there and not slot.is_there and slot.busy:
+                gone.append(slot)
+        return gone
+
+    def due(self, now: float) -> list[WorkerSlot]:
+        """Those in which a worker is to be started."""
+        if self._closed:
+            return []
+        free = [slot for slot in self._slots.values() if slot.is_there and not slot.busy and slot.rests_until <= now]
+        return free[: max(self._most - self.busy(), 0)]
+
+    def began(self, slot: WorkerSlot) -> None:
+        """A worker has been started in it."""
+        slot.busy = True
+
+    def ended(self, slot: WorkerSlot, now: float) -> bool:
+        """Its worker has died; whether it rests now."""
+        slot.busy = False
+        slot.deaths.append(now)
+        rests = len(slot.deaths) == MOST_DEATHS and slot.deaths[0] > now - DEATHS_SECONDS
+        if rests:
+            slot.rests_until = now + REST_SECONDS
+            slot.deaths.clear()
+        return rests
+
+    def close(self) -> None:
+        """Nobody is started any more: the job is done."""
+        self._closed = True
+
+    def busy(self) -> int:
+        """How many have a worker."""
+        return sum(slot.busy for slot in self._slots.values())

@@ -1,0 +1,88 @@
+"""`byteps-like run` of an elastic job: workers that die are replaced, here and on hosts that a script finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.multiprocess.elastic.elastic_job import ROOT
+
+SCRIPT = ROOT / "tests" / "scenarios" / "elastic" / "horovod_training.py"
+DEADLINE = 120.0
+
+
+def run(options: list[str], *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A job to its end."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("BYTEPS_LIKE_", "OMP_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "byteps_like", "run", "--no-prefix", *options, "--", *command],
+        env=clean | {"PYTHONPATH": str(ROOT)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+
+
+def events(result: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, Any]]:
+    """What its workers have said of this kind."""
+    found = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    return [event for event in found if event["event"] == kind]
+
+
+def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
+    """Horovod's script is run as it is."""
+    options = ["-n", "2", "-s", "1", "--min-workers", "1", "--max-workers", "2"]
+    command = [sys.executable, "-m", "byteps_like.horovod", str(SCRIPT)]
+    result = run(options, *command, GOAL="1 2", VICTIM=str(tmp_path / "victim"))
+    assert result.returncode == 0, result
+    assert [end["sizes"] for end in events(result, "end")] == [[2, 1, 2]] * 2, result
+    assert len({end["weights"] for end in events(result, "end")}) == 1
+    assert "died (killed by signal 9 (SIGKILL)); another one takes its place" in result.stderr
+    assert "the others finished" in result.stderr
+
+
+def test_workers_are_started_on_hosts_that_a_script_finds(tmp_path: Path) -> None:
+    """What stands for ssh runs the command here; the hosts are two, and one of them comes later."""
+    hosts, ssh = tmp_path / "hosts.sh", tmp_path / "ssh.sh"
+    hosts.write_text(f"#!/bin/sh\necho node1:1\ntest -e {tmp_path}/more && echo node2:1\nexit 0\n")
+    ssh.write_text('#!/bin/sh\nhost=$1; shift\nHOST_IS=$host exec sh -c "$*"\n')
+    script = tmp_path / "training.py"
+    told = f"open('{tmp_path}/more', 'w'); say(event='began', host=os.environ['HOST_IS']"
+    text = SCRIPT.read_text().replace("import horovod.torch as hvd", "import byteps_like.torch as hvd")
+    assert text.count('say(event="began"') == 1
+    script.write_text(text.replace('say(event="began"', told))
+    for path in (hosts, ssh):
+        path.chmod(0o755)
+    options = ["-n", "1", "-s", "0", "--max-workers", "2", "--spares", "1", "--discover", str(hosts)]
+    options += ["--start", f"{ssh} {{host}} {{command}}"]
+    result = run(options, sys.executable, str(script), GOAL="1 2", BYTEPS_LIKE_HOST="127.0.0.1")
+    assert result.returncode == 0, result
+    assert {event["host"] for event in events(result, "began")} == {"node1", "node2"}, result
+    assert [end["sizes"] for end in events(result, "end")] == [[1, 2]] * 2, result
+
+
+def test_a_script_that_fails_everywhere_ends_the_job() -> None:
+    result = run(["-n", "2", "-s", "0", "--max-workers", "2"], sys.executable, "-c", "import sys; sys.exit(3)")
+    assert result.returncode == 3, result
+    assert result.stderr.count("rests for 600 s") == 2 and "failed first: exit code 3" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--min-workers", "3", "--max-workers", "2"], "3 is more than --max-workers 2"),
+        (["-n", "3", "--max-workers", "2"], "3 is more than --max-workers 2"),
+        (["--start", "ssh {host} {command}"], "it is for the hosts that --discover finds"),
+        (["--discover", "/no/such/script"], "--discover /no/such/script: No such file"),
+    ],
+)
+def test_options_that_contradict_each_other(options: list[str], message: str) -> None:
+    result = run(options, "true")
+    assert result.returncode == 2 and message in result.stderr, result
