@@ -54,7 +54,8 @@ class Ruler:
         """The highest that was heard of."""
         self._config, self._secret, self._on_clock = config, secret, on_clock
         self._line: _Line | None = None
-        self._has_choice = len(config.schedulers) > 1
+        self.has_choice = len(config.schedulers) > 1
+        """There are several addresses."""
         self._choosing = asyncio.Lock()
         self._heard = 0.0
         self.has_called = False
@@ -107,12 +108,12 @@ class Ruler:
                 raise UnreachableError("the connection was closed on this side")
             if self._line is None:
                 addresses = self._config.schedulers
-                self._line = await self._first_of(addresses) if self._has_choice else self._open(addresses[0])
+                self._line = await self._first_of(addresses) if self.has_choice else self._open(addresses[0])
             return self._line
 
     async def _give_up(self, line: _Line) -> None:
         """The next call looks for another one."""
-        if self._has_choice and self._line is line:
+        if self.has_choice and self._line is line:
             self._line = None
             await line.channel.close(None)
 

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 SCHEDULER_GRACE = 1.0
 """Seconds the scheduler may be out of reach before it counts as dead, at least: 1.5 times its grace for members."""
 _RETRY = 0.05
+_LOOK_SECONDS = 1.0
+"""Between two looks at whether another scheduler rules."""
 _TELL_SECONDS = 1.0
 _PROBE_PAUSE = 0.5
 """Seconds between two looks at whether who listens there speaks TLS as this member does."""
@@ -339,11 +341,11 @@ class Session:
         return PeerLostError(text, peer="scheduler", operation="watch")
 
     async def _look_out(self) -> None:
-        """For a newer scheduler, when this one is silent."""
+        """For a newer scheduler, when this one is silent. It doesn't wait for long, and heartbeats of many members are
+        rarer: other addresses are looked at in between, but not the same one, which would cost its scheduler more."""
         while not self.closed and self.error is None:
-            pause = self._pause()
-            await asyncio.sleep(pause)
-            await self._caller.look_around(SILENCE_SECONDS + pause)
+            await asyncio.sleep(_LOOK_SECONDS)
+            await self._caller.look_around(SILENCE_SECONDS + (0.0 if self._caller.has_choice else self._pause()))
 
     def _pause(self) -> float:
         """Seconds between heartbeats."""
