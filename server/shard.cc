@@ -58,13 +58,6 @@ void Shard::Fail(Code code, const std::string& text) {
   loop_.Post([this, code, text] { FailOnLoop(code, text); });
 }
 
-void Shard::LeaveOut(uint32_t epoch, uint32_t rank) {
-  loop_.Post([this, epoch, rank] {
-    if (epoch == world_.epoch && rank < seats_.ranks() && !peers_[rank]->left)
-      Depart(*peers_[rank], Status(Code::kPeerLost, "the worker died"));
-  });
-}
-
 void Shard::Reset(const ShardWorld& world, const std::shared_ptr<Relay>& relay, const Status& connected) {
   for (auto& peer : peers_) Drop(*peer, Status(Code::kClosed, "the epoch has ended"));
   EndRelay();
@@ -119,13 +112,14 @@ void Shard::Install(std::unique_ptr<Stream> stream, const Admitted& who) {
   by_link_[peer.link.get()] = &peer;
   ++stats_.links;
   Attune();
+  TellWhoIsGone(peer);
   peer.link->Start();
   if (!failure_.ok()) SendText(peer, FrameType::kError, failure_.code(), failure_.message());
 }
 
 void Shard::Drop(Peer& peer, const Status& why) {
   peer.control.clear();
-  peer.control_under_way = false;
+  peer.control_under_way = 0;
   peer.results = {};
   peer.codecs.clear();
   peer.regions.clear();
@@ -138,15 +132,6 @@ void Shard::Drop(Peer& peer, const Status& why) {
   peer.link->Close(why);
   closing_.push_back(std::move(peer.link));
   Attune();
-}
-
-void Shard::Depart(Peer& peer, const Status& why) {
-  peer.left = true;
-  ++left_;
-  if (!seats_.is_aggregator(peer.rank)) store_.OnLeft(peer.rank);
-  FailWhatWaitsFor(peer);
-  if (relay_ && HasRackLeft()) relay_->Goodbye();
-  Drop(peer, why);
 }
 
 // To workers of other hosts a wake-up doesn't matter.
@@ -200,10 +185,10 @@ void Shard::SendText(Peer& peer, FrameType type, Code code, const std::string& t
 bool Shard::NextFrame(Link& link, Outgoing& next) {
   Peer* const peer = PeerOf(link);
   if (peer == nullptr) return false;
-  if (!peer->control.empty() && !peer->control_under_way) {
-    next.header = peer->control.front().first;
-    next.payload = reinterpret_cast<const std::byte*>(peer->control.front().second.data());
-    peer->control_under_way = true;
+  if (peer->control_under_way < peer->control.size()) {
+    const auto& [header, text] = peer->control[peer->control_under_way++];
+    next.header = header;
+    next.payload = reinterpret_cast<const std::byte*>(text.data());
     return true;
   }
   return failure_.ok() && (NextStoreValue(*peer, next) || NextResult(*peer, next));
@@ -218,7 +203,7 @@ void Shard::OnSent(Link& link, const Header& header) {
     return store_.OnValueSent(peer->rank);
   if (header.type == FrameType::kResult) return OnResultSent(*peer, header);
   peer->control.pop_front();
-  peer->control_under_way = false;
+  --peer->control_under_way;
 }
 
 std::byte* Shard::PlaceFor(Link& link, const Header& said) {

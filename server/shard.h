@@ -50,6 +50,7 @@ struct ShardWorld {
   Incarnation incarnation{};
   Aggregator own{};                       // if this server is one
   std::vector<Aggregator> aggregators{};  // else, those of other servers
+  bool elastic = false;                   // sums are finished without workers that are gone. Not with aggregators
   uint32_t size() const { return static_cast<uint32_t>(workers.size()); }
 };
 
@@ -112,8 +113,7 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink {
   Peer* PeerOf(const Link& link);
   void Install(std::unique_ptr<Stream> stream, const Admitted& who);
   void Drop(Peer& peer, const Status& why);
-  void Depart(Peer& peer, const Status& why);  // it will contribute nothing any more
-  void Attune();                               // the loop's patience to the workers of this host
+  void Attune();  // the loop's patience to the workers of this host
   void Reset(const ShardWorld& world, const std::shared_ptr<Relay>& relay, const Status& connected);
   void EndRelay();
   void FailOnLoop(Code code, const std::string& text);
@@ -170,7 +170,9 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink {
   void OnCodec(Peer& peer, const Header& header, std::string_view text);
   void OnForget(Peer& peer, const Header& header);
   bool IsOver(const Key& key) const;
+  bool IsKept(const Key& key) const;
   bool Keeps(const Key& key, uint32_t seat) const;
+  void Free(Key& key);
 
   // shard_results.cc: results out, stalls
   void Offer(Key& key, Round& round, uint32_t rank);
@@ -183,11 +185,20 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink {
   void CheckStalls();
   void CheckStall(Key& key, Round& round);
   void Warn(const Round& round, const std::string& text);
+  void TraceStage(TraceKind kind, uint64_t key, const Round& round, uint32_t peer, int64_t begin) const;
+
+  // shard_losses.cc: workers that are gone
+  void Depart(Peer& peer, const Status& why);  // it will contribute nothing any more
+  bool GoesOnWithout(const Peer& peer) const;
+  void GoOnWithout(Peer& gone);
+  void LeaveOutOf(Key& key, Round& round, Peer& gone);
+  void LeaveOutGone(Key& key, Round& round);
+  void TellWhoIsGone(Peer& peer);
+  void TellWhoIsGone(Peer& peer, const Peer& gone);
   void FailWhatWaitsFor(const Peer& gone);
   bool FailIfGone(const Key& key, const Round& round);
   bool IsInReach(const Round& round) const;
   bool MayBring(const Round& round, uint32_t rank) const;
-  void TraceStage(TraceKind kind, uint64_t key, const Round& round, uint32_t peer, int64_t begin) const;
 
   const Options options_;
   EventLoop loop_;  // before the links, which watch it
@@ -264,8 +275,8 @@ struct Shard::Peer {  // one worker, or shard of an aggregator, and its link
   std::map<uint32_t, std::shared_ptr<SharedBuffer>> regions;  // of its link; nullptr: could not be mapped
   std::vector<const ServerCodec*> codecs;                     // as this link has numbered them
   std::priority_queue<Sendable> results;
-  std::deque<std::pair<Header, std::string>> control;  // frames that go first; the front one may be on its way
-  bool control_under_way = false;
+  std::deque<std::pair<Header, std::string>> control;  // frames that go first, in order
+  size_t control_under_way = 0;                        // so many at the front are on their way
   bool left = false;        // said goodbye, or died: will not contribute to anything any more
   bool warned = false;      // in this check for stalls
   double store_warned = 0;  // when it was last told what it waits for at a store key

@@ -53,12 +53,16 @@ void Shard::OnForget(Peer& peer, const Header& header) {
   key.forgotten.resize(peers_.size());
   key.forgotten[peer.rank] = true;
   for (const uint32_t parity : {0, 1}) LendTo(peer.rank, key, parity, {});
-  if (!IsOver(key)) return;
+  if (IsOver(key)) Free(key);
+}
+
+// Its last round may be one that some ranks have given up.
+void Shard::Free(Key& key) {
   for (const auto& round : key.rounds) {
     if (!round->active()) continue;
     if (round->complete() > 0) {
       for (const auto& one : peers_)
-        if (round->of(one->rank).begun && !MayHaveAll(*round, one->rank))
+        if (round->of(one->rank).begun && !round->of(one->rank).gone && !MayHaveAll(*round, one->rank))
           return Blame(*one, KeyText(key.key) + ": the rank forgets the key before it has its result");
       continue;
     }
@@ -66,21 +70,21 @@ void Shard::OnForget(Peer& peer, const Header& header) {
     if (given_up_.size() == kMostGivenUp) given_up_.clear();
     given_up_.insert(key.key);
   }
-  if (relay_) relay_->Forget(header.key);
+  if (relay_) relay_->Forget(key.key);
   --stats_.keys;
   memory_.Refund(KeyBytes());
-  keys_.erase(found);
+  keys_.erase(key.key);
   memory_.Trim();  // its replacements have other sizes
 }
 
-// Whether all ranks have forgotten it, or all that have come to its last round, which the others won't come to: ranks
-// that disagree about a name use different keys. Not while a peer may write to its memory or waits for a result.
+// Whether all ranks have forgotten it or are gone, or all that have come to its last round, which the others won't come
+// to: ranks that disagree about a name use different keys. Not while a peer may write to its memory or waits for a
+// result.
 bool Shard::IsOver(const Key& key) const {
-  const auto keeps = [&](const auto& one) { return Keeps(key, one->rank); };
   for (const auto& round : key.rounds)
     for (const auto& one : peers_)
       if (one->landing == round.get()) return false;
-  if (std::none_of(peers_.begin(), peers_.end(), keeps)) return true;
+  if (!IsKept(key)) return true;
   bool given_up = false;
   for (const auto& round : key.rounds) {
     if (!round->active()) continue;
@@ -90,10 +94,14 @@ bool Shard::IsOver(const Key& key) const {
       const Contribution& contribution = round->of(one->rank);
       const bool elsewhere = !contribution.begun && round->RivalOf(one->rank) != kNobody;
       const bool waits = open ? contribution.begun : !contribution.acknowledged && !elsewhere;
-      if (keeps(one) && (waits || round->lent_to() == one->rank)) return false;
+      if (Keeps(key, one->rank) && (waits || round->lent_to() == one->rank)) return false;
     }
   }
   return given_up && key.lent.empty();
+}
+
+bool Shard::IsKept(const Key& key) const {
+  return std::ranges::any_of(peers_, [&](const auto& one) { return !GoesOnWithout(*one) && Keeps(key, one->rank); });
 }
 
 // Whether the seat's ranks count here, and neither it nor another that speaks for them has forgotten the key.

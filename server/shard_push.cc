@@ -120,7 +120,8 @@ Round* Shard::RoundFor(Peer& peer, const Header& header, Key** out) {
   ++stats_.rounds;
   ++stats_.open_rounds;
   ArmStallCheck();
-  return Reserve(key, round, header) ? &round : nullptr;
+  if (left_ > 0) LeaveOutGone(key, round);
+  return failure_.ok() && Reserve(key, round, header) ? &round : nullptr;
 }
 
 // A rank's bytes count once, by whichever way they come.
@@ -250,7 +251,7 @@ void Shard::Progress(Key& key, Round& round, uint32_t rank) {
   auto more = round.Advance();
   if (!more.ok()) return FailRound(key, round, more.status());
   if (!*more) {
-    if (left_ > 0 && !round.finished()) FailIfGone(key, round);
+    if (left_ > 0 && !world_.elastic && !round.finished()) FailIfGone(key, round);
     if (round.complete() > 0) Offer(key, round, rank);  // which may read more, or was late
     return;
   }

@@ -150,40 +150,4 @@ void Shard::Warn(const Round& round, const std::string& text) {
   if (news) options_.on_event(Code::kStalled, text, false);
 }
 
-// No rank should wait for a deadline because of a rank that has said goodbye, or died.
-void Shard::FailWhatWaitsFor(const Peer& gone) {
-  if (stats_.open_rounds == 0) return;
-  for (auto& [id, key] : keys_)
-    for (auto& round : key->rounds)
-      if (round->active() && !round->finished() && !round->Has(gone.rank) && FailIfGone(*key, *round)) return;
-}
-
-// Whether enough ranks have contributed, or still may.
-bool Shard::IsInReach(const Round& round) const {
-  uint32_t able = 0;
-  for (uint32_t rank = 0; rank < seats_.ranks(); ++rank) able += MayBring(round, rank);
-  return able >= round.least();
-}
-
-// By the seat that it has in this round, or, if it has none yet, by any that it may have.
-bool Shard::MayBring(const Round& round, uint32_t rank) const {
-  if (seats_.weight(rank) == 0) return false;
-  const uint32_t seat = round.SeatOf(rank);
-  if (seat != kNobody) return !peers_[seat]->left || round.Has(seat);
-  if (round.terms().codec != nullptr) return !peers_[rank]->left;
-  return std::ranges::any_of(seats_.Of(rank), [&](uint32_t other) { return !peers_[other]->left; });
-}
-
-bool Shard::FailIfGone(const Key& key, const Round& round) {
-  if (IsInReach(round)) return false;
-  for (uint32_t rank = 0; rank < seats_.ranks(); ++rank)
-    if (seats_.weight(rank) > 0 && !MayBring(round, rank)) {
-      FailOnLoop(Code::kPeerLost, KeyText(key.key) + ", round " + std::to_string(round.number()) + ": " +
-                                      round.WaitingFor() + "; rank " + std::to_string(rank) +
-                                      " is no longer in the job and will not contribute");
-      return true;
-    }
-  return false;
-}
-
 }  // namespace byteps_like

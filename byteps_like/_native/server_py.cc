@@ -113,9 +113,11 @@ void BindServer(nb::module_& m) {
           "set_world",
           [](PyServer& self, nb::bytes incarnation, uint32_t epoch, std::vector<uint32_t> workers, uint32_t member,
              double stall_warning, double stall_timeout, uint32_t rank, const Aggregators& aggregators,
-             const std::tuple<std::string, std::vector<uint32_t>>& own, const Owners& owners, size_t least_segment) {
+             const std::tuple<std::string, std::vector<uint32_t>>& own, const Owners& owners, size_t least_segment,
+             bool elastic) {
             ShardWorld world{epoch,  std::move(workers),        stall_warning, stall_timeout, rank,
                              member, IncarnationOf(incarnation)};
+            world.elastic = elastic;
             world.own.rack = std::get<0>(own);
             world.own.ranks = std::get<1>(own);
             for (const auto& [rack, ranks, number, shards] : aggregators)
@@ -131,9 +133,11 @@ void BindServer(nb::module_& m) {
           nb::arg("incarnation"), nb::arg("epoch"), nb::arg("workers"), nb::arg("member"), nb::arg("stall_warning"),
           nb::arg("stall_timeout"), nb::arg("rank") = 0, nb::arg("aggregators") = Aggregators(),
           nb::arg("own") = std::tuple<std::string, std::vector<uint32_t>>(), nb::arg("owners") = Owners(),
-          nb::arg("least_segment") = EngineOptions().least_segment,
+          nb::arg("least_segment") = EngineOptions().least_segment, nb::arg("elastic") = false,
           "`aggregators`: (rack, ranks, member, shards) of servers that pass sums on to this one. `own`: (rack, ranks) "
-          "if it is one itself, whose sums go on to `owners`: (server, shard, urls, member).")
+          "if it is one itself, whose sums go on to `owners`: (server, shard, urls, member). `elastic`: sums are "
+          "finished "
+          "without workers that are gone.")
       .def(
           "fail",
           [](PyServer& self, int code, const std::string& text) {

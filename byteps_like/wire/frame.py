@@ -78,6 +78,7 @@ class FrameType(IntEnum):
     CUT = 28
     CALL = 29
     STATE = 31
+    CONTRIBUTORS = 32
     OWNER = 34
 
 

@@ -191,6 +191,7 @@ void Channel::GiveUp(Part& part, const Status& why) {
 
 // If the link breaks meanwhile, the message is lost, and the server keeps the key until the epoch ends.
 void Channel::Forget(const Part& part) {
+  absences_.Forget(part.key);
   if (parts_.erase(part.key) == 0 && !kept_.Forget(part.key)) return;
   Next();  // passes over it, where it was given up and is still the first in the queue
   Header header = HeaderFor(part, FrameType::kForget);

@@ -17,6 +17,7 @@
 
 #include "csrc/base/thread.h"
 #include "csrc/base/trace.h"
+#include "csrc/engine/absences.h"
 #include "csrc/engine/engine_context.h"
 #include "csrc/engine/keeping/kept_keys.h"
 #include "csrc/engine/operation.h"
@@ -82,7 +83,7 @@ class Channel : private LinkHandler {
   void Resume(Part& part);
   void Queue(Part& part);
   void Dequeue();  // its first part
-  static const Operation* OperationOf(const Part& part);
+  static Operation* OperationOf(const Part& part);
   Part* Next();     // the part it would send next; nullptr: none
   void Announce();  // to the others, whether it has something to send
   bool NextData(Outgoing& next);
@@ -137,6 +138,7 @@ class Channel : private LinkHandler {
   std::priority_queue<Waiting> queue_;
   std::deque<Header> control_;
   KeptKeys kept_;
+  Absences absences_;
   std::map<uint32_t, bool> shared_regions_;  // passed to the server over this link; false: it could not map them
   std::set<uint32_t> named_codecs_;          // told to the server over this link
   int64_t ahead_ = 0;                        // bytes of contributions that went out and whose results have not come

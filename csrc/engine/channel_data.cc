@@ -66,7 +66,7 @@ void Channel::Enqueue(Part& part) {
   Queue(part);
 }
 
-const Operation* Channel::OperationOf(const Part& part) {
+Operation* Channel::OperationOf(const Part& part) {
   const Part& payload = part.operation == nullptr && part.coding != nullptr ? *part.coding->part : part;
   return payload.operation.get();
 }
@@ -471,6 +471,9 @@ void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
     case FrameType::kResumed:
       if (Part* const part = Expected(header)) OnResumed(*part, header);
       return;
+    case FrameType::kContributors:
+      if (header.view == context_.options.credentials.view) absences_.Hear(header);
+      return;
     case FrameType::kWarning:
       return context_.options.on_event(CodeFrom(header.aux), text(), false);
     case FrameType::kError:
@@ -537,6 +540,8 @@ void Channel::Finish(Part& part, const Status& status) {
   in_flight_.pop_back();
   if (part.streamed && part.brings) ahead_ -= part.sent - Returned(part);
   LeaveBounce(part, status);
+  if (!absences_.empty() && status.ok() && !part.absent)
+    if (Operation* const operation = OperationOf(part)) absences_.Collect(part.key, part.round, operation->absences);
   part.streamed = part.begun = part.queued = false;
   if (Tracing() && status.ok() && !part.absent) TraceStage(TraceKind::kReceived, part, part.traced.landed);
   ++part.round;

@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "csrc/base/dtype.h"
 #include "csrc/base/status.h"
+#include "csrc/engine/absences.h"
 #include "csrc/engine/bounce_buffers.h"
 
 namespace byteps_like {
@@ -22,7 +24,8 @@ struct Staging;
 struct Operation : std::enable_shared_from_this<Operation> {  // so that owners in Python are owners here
   std::atomic<uint32_t> remaining{0};                         // parts that have not landed
   std::atomic<bool> moves{false};        // all ranks know where the tensor goes next: said of its first part
-  Status status;                         // written before `remaining` becomes 0
+  Status status;                         // written before `remaining` becomes 0, as the next
+  std::vector<Absence> absences;         // of ranks that are gone: what of them is not in the result
   Status given_up;                       // of the I/O thread: its remaining parts end with this
   uint64_t key = 0;                      // of its first part, for the timeline
   std::shared_ptr<SharedBuffer> memory;  // that it reads and writes, if that is shared: mapped until it has ended

@@ -15,11 +15,21 @@ struct FrameName {
   const char* name;
 };
 constexpr FrameName kFrames[] = {
-    {FrameType::kPush, 'P', "push"},       {FrameType::kResult, 'R', "result"},   {FrameType::kResume, 'r', "resume"},
-    {FrameType::kResumed, 'u', "resumed"}, {FrameType::kError, 'E', "error"},     {FrameType::kWarning, 'W', "warning"},
-    {FrameType::kGoodbye, 'G', "goodbye"}, {FrameType::kForget, 'F', "forget"},   {FrameType::kSpec, 'S', "spec"},
-    {FrameType::kOpened, 'O', "opened"},   {FrameType::kApplied, 'A', "applied"}, {FrameType::kPull, 'L', "pull"},
-    {FrameType::kValue, 'V', "value"},     {FrameType::kCutoff, 'C', "cutoff"},
+    {FrameType::kPush, 'P', "push"},
+    {FrameType::kResult, 'R', "result"},
+    {FrameType::kResume, 'r', "resume"},
+    {FrameType::kResumed, 'u', "resumed"},
+    {FrameType::kError, 'E', "error"},
+    {FrameType::kWarning, 'W', "warning"},
+    {FrameType::kGoodbye, 'G', "goodbye"},
+    {FrameType::kForget, 'F', "forget"},
+    {FrameType::kSpec, 'S', "spec"},
+    {FrameType::kOpened, 'O', "opened"},
+    {FrameType::kApplied, 'A', "applied"},
+    {FrameType::kPull, 'L', "pull"},
+    {FrameType::kValue, 'V', "value"},
+    {FrameType::kCutoff, 'C', "cutoff"},
+    {FrameType::kContributors, 'c', "contributors"},
 };
 constexpr FrameName kOther{{}, '?', "another frame"};
 

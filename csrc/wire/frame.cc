@@ -71,7 +71,8 @@ Header Unpack(const std::byte* in) {
 bool CarriesPartition(FrameType type) {
   return type == FrameType::kPush || type == FrameType::kResult || type == FrameType::kResume ||
          type == FrameType::kResumed || type == FrameType::kPull || type == FrameType::kValue ||
-         type == FrameType::kKeys || type == FrameType::kRows || type == FrameType::kClock;
+         type == FrameType::kKeys || type == FrameType::kRows || type == FrameType::kClock ||
+         type == FrameType::kContributors;
 }
 
 bool CarriesText(FrameType type) {

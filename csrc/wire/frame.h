@@ -72,10 +72,13 @@ enum class FrameType : uint8_t {
                 // `round`th that this rank asks this shard for; aux = partitions of each here, total = of each in
                 // all. server -> worker: what has come of it; aux = Code
   kState = 31,  // what a key keeps is read, or replaced
-  kOwner = 34,  // worker -> aggregator: sums of `key` go on to shard `aux` of server `root`
+  // Of jobs that go on without a worker that is gone.
+  kContributors = 32,  // server -> worker: the first `offset` of `total` bytes of rank `root` are in round `round` of
+                       // `key`; or, with `total` = 0: nothing of it is in rounds of which this isn't said
+  kOwner = 34,         // worker -> aggregator: sums of `key` go on to shard `aux` of server `root`
 };
 inline constexpr uint8_t kFrameTypeCount = 35;
-inline constexpr uint8_t kUnassigned[] = {30, 32, 33};  // below that
+inline constexpr uint8_t kUnassigned[] = {30, 33};  // below that
 
 enum FrameFlag : uint8_t {
   kByReference = 1,  // the payload lies in shared memory: region `aux`, from byte `offset`, `total` bytes
@@ -137,6 +140,7 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
 //   PULL                      length == 0, offset <= total
 //   RESUME, RESUMED           length == 0, offset <= total; encoded RESUME: offset <= kMaxPartition, since its result
 //                             may be larger than the payload
+//   CONTRIBUTORS              length == 0, offset <= total
 //   REGION, GOODBYE, FORGET, OPENED, NACK, OWNER   length == 0
 //   APPLIED                   length <= kMaxRanks
 //   ERROR, WARNING, CODEC     length <= kMaxText; offset and total mean nothing

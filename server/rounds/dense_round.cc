@@ -19,6 +19,7 @@ void DenseRound::Begin(const Header& first, const Terms& terms, const KeyPolicy&
   total_ = terms.total;
   work_ = terms.op == Op::kBroadcast ? DType::kUInt8 : terms.dtype;
   filled_ = waiting_ = {};
+  cuts_.clear();
   first_ = kNobody;
   direct_ = nullptr;
   tenant_ = !widened() && lent_.size() >= total_ ? lent_to_ : kNobody;
@@ -109,18 +110,22 @@ void DenseRound::AddAside(uint32_t to) {
   waiting_.begin = end;
 }
 
+// What has been counted may have gone out as part of the result.
+void DenseRound::CutShort(uint32_t rank) { cuts_.push_back(ranks_[rank].counted); }
+
 uint32_t DenseRound::Ready() const {
   if (begun_ < least_) return 0;
   uint32_t ready = total_;
   for (const Contribution& contribution : ranks_)
-    if (contribution.begun) ready = std::min(ready, contribution.counted);
+    if (contribution.begun && !contribution.gone) ready = std::min(ready, contribution.counted);
   return ready;
 }
 
 Result<bool> DenseRound::Advance() {
   const uint32_t ready = Ready();
   if (ready <= summed_) return false;
-  if (!relayed_ && !has_present()) return Status(Code::kMismatch, "no rank contributes: all are absent");
+  if (!relayed_ && absent_ + cuts_.size() >= seats_->counting())
+    return Status(Code::kMismatch, "no rank contributes: all are absent");
   if (update_ != nullptr) {
     if (ready < total_) return false;
     if (Status finished = FinishWhole(); !finished.ok()) return finished;
@@ -135,11 +140,18 @@ Result<bool> DenseRound::Advance() {
 
 void DenseRound::Sum(uint32_t from, uint32_t to) {
   if (!relayed_ && at_once_ == contributions_) return FinishReferences(from, to);
-  for (uint32_t begin = from; begin < to; begin += kBlock) {
-    const uint32_t end = std::min(begin + kBlock, to);
+  for (uint32_t begin = from, end = 0; begin < to; begin = end) {
+    end = BlockEnd(begin, to);
     Finish(begin, end);
     if (!relayed_) ReturnReferences(begin, end);
   }
+}
+
+uint32_t DenseRound::BlockEnd(uint32_t from, uint32_t to) const {
+  uint32_t end = std::min(from + kBlock, to);
+  for (const uint32_t cut : cuts_)
+    if (cut > from) end = std::min(end, cut);
+  return end;
 }
 
 void DenseRound::Complete(uint32_t until) {
@@ -159,14 +171,16 @@ void DenseRound::Answer(uint32_t until, bool movable) {
 
 // An update sees the whole sum before anyone reads it.
 Status DenseRound::FinishWhole() {
-  for (uint32_t from = 0; from < total_; from += kBlock) Finish(from, std::min(from + kBlock, total_));
+  for (uint32_t from = 0, end = 0; from < total_; from = end) Finish(from, end = BlockEnd(from, total_));
   Status applied = update_->Apply(terms(), {const_cast<std::byte*>(result()), total_});
   if (applied.ok()) ReturnReferences(0, total_);
   return applied;
 }
 
-uint32_t DenseRound::Divisor() const {
-  return terms().op == Op::kAverage && !relayed_ ? seats_->counting() - absent_ : 1;
+uint32_t DenseRound::Divisor(uint32_t from) const {
+  if (terms().op != Op::kAverage || relayed_) return 1;
+  const auto cut = std::ranges::count_if(cuts_, [from](uint32_t end) { return end <= from; });
+  return seats_->counting() - absent_ - static_cast<uint32_t>(cut);
 }
 
 std::span<std::byte> DenseRound::Lendable() {
@@ -199,7 +213,7 @@ void DenseRound::FinishReferences(uint32_t from, uint32_t to) {
     for (void* destination : destinations_) std::memcpy(destination, sources_[0], to - from);
     return;
   }
-  kernels::ReduceMany(terms().op, work_, destinations_, sources_, (to - from) / SizeOf(work_), Divisor());
+  kernels::ReduceMany(terms().op, work_, destinations_, sources_, (to - from) / SizeOf(work_), Divisor(from));
 }
 
 void DenseRound::Finish(uint32_t from, uint32_t to) {
@@ -217,7 +231,8 @@ void DenseRound::Finish(uint32_t from, uint32_t to) {
       filled_.end = to;
     }
   }
-  if (Divisor() != 1 || out != sum) kernels::Finalize(work_, out, sum, count, Divisor());
+  const uint32_t divisor = Divisor(from);
+  if (divisor != 1 || out != sum) kernels::Finalize(work_, out, sum, count, divisor);
 }
 
 void DenseRound::ReturnReferences(uint32_t from, uint32_t to) {

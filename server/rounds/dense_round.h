@@ -44,14 +44,18 @@ class DenseRound final : public Round {
   void Count(uint32_t rank, uint32_t offset, const std::byte* payload, uint32_t length);
   void Add(std::byte* to, Extent& filled, uint32_t offset, const std::byte* payload, uint32_t length);
   void AddAside(uint32_t to);
+  void CutShort(uint32_t rank) override;
+  bool CountsPart(uint32_t /*rank*/) const override { return true; }
   uint32_t Ready() const;
+  // Where a block ends that begins here: at a place from which on fewer contribute, at the latest.
+  uint32_t BlockEnd(uint32_t from, uint32_t to) const;
   void Sum(uint32_t from, uint32_t to);
   void Finish(uint32_t from, uint32_t to);
   void Complete(uint32_t until);
   Status FinishWhole();
   void FinishReferences(uint32_t from, uint32_t to);
   void ReturnReferences(uint32_t from, uint32_t to);
-  uint32_t Divisor() const;
+  uint32_t Divisor(uint32_t from) const;  // of the block that begins here
   bool widened() const { return AccumulatorOf(work_) != work_; }
   size_t Widened(uint32_t bytes) const;  // offset in the accumulator of an offset in the wire type
 
@@ -66,6 +70,7 @@ class DenseRound final : public Round {
   uint32_t tenant_ = kNobody;  // lent_to_, if this round is summed there: then only it writes beyond filled_
   ShardBuffer aside_;          // borrowed until the round is finished; `waiting_` is in it and not in the sum
   Extent waiting_;
+  std::vector<uint32_t> cuts_;        // where contributions end of which no more comes
   std::vector<const void*> sources_;  // reused: nothing is allocated per round
   std::vector<void*> destinations_;
 };

@@ -10,7 +10,7 @@ void EncodedRound::Begin(const Header& first, const Terms& terms, const KeyPolic
 Status EncodedRound::Grown(uint32_t rank) {
   if (!Has(rank)) return {};
   if (Status right = CheckHeader(rank, Come(rank)); !right.ok()) return right;
-  if (summed_ == least_) {  // it is late
+  if (summed_ + absent_ >= least_) {  // it is late
     Drop(rank);
     return {};
   }
@@ -25,7 +25,7 @@ Status EncodedRound::Grown(uint32_t rank) {
 }
 
 Result<bool> EncodedRound::Advance() {
-  if (total_ != 0 || summed_ < least_) return false;
+  if (total_ != 0 || summed_ == 0 || summed_ + absent_ < least_) return false;
   const Status emitted = Emit();
   if (!emitted.ok()) return emitted;
   Touch();

@@ -41,8 +41,24 @@ Result<bool> MergeRound::Join(uint32_t rank) {
   return joined;
 }
 
+// Nothing that is still to come may wait for it.
+bool MergeRound::LeaveOut(uint32_t rank) {
+  const bool over = PayloadRound::LeaveOut(rank);
+  cursors_[rank].unit = kNoUnit;
+  return over;
+}
+
+// What has been merged of it may have gone out. The units that are missing are zeros, as those are that it didn't send.
+void MergeRound::CutShort(uint32_t rank) {
+  if (!CountsPart(rank)) return PayloadRound::CutShort(rank);
+  MergeCursor& cursor = cursors_[rank];
+  const Bytes whole = ZerosFrom(rank, kPayloadHeader + cursor.bytes);
+  codec().Add(numel_, whole.subspan(kPayloadHeader), cursor, sum_.data());
+  Drop(rank);
+}
+
 Result<bool> MergeRound::Advance() {
-  if (joined_ < least_ || finished()) return false;
+  if (joined_ == 0 || joined_ + absent_ < least_ || finished()) return false;
   if (total_ == 0)
     if (Status opened = OpenSum(); !opened.ok()) return opened;
   uint32_t final = kNoUnit;
@@ -58,8 +74,7 @@ Result<bool> MergeRound::Advance() {
 
 Status MergeRound::OpenSum() {
   const uint32_t bytes = codec().ResultBytes(numel_, sum_.data());
-  const auto count = seats_->ranks();
-  if (Status opened = OpenResult(bytes, count); !opened.ok()) return opened;
+  if (Status opened = OpenResult(bytes, joined_); !opened.ok()) return opened;
   emitted_ = codec().EmitIndex(numel_, sum_.data(), ResultBody());
   total_ = kPayloadHeader + bytes;
   return {};

@@ -19,9 +19,12 @@ class MergeRound final : public PayloadRound {
   MergeRound(uint64_t /*key*/, ShardMemory& memory) : PayloadRound(memory) {}
 
   void Begin(const Header& first, const Terms& terms, const KeyPolicy& policy, const Seats& seats) override;
+  bool LeaveOut(uint32_t rank) override;
   Result<bool> Advance() override;
 
  private:
+  void CutShort(uint32_t rank) override;
+  bool CountsPart(uint32_t rank) const override { return cursors_[rank].bytes > 0; }
   Status Grown(uint32_t rank) override;
   Result<bool> Join(uint32_t rank);
   Status OpenSum();

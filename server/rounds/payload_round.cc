@@ -38,6 +38,17 @@ Status PayloadRound::Reserve(const Header& push) {
   return payload.size() == 0 ? memory_.Exhausted() : Status();
 }
 
+Bytes PayloadRound::ZerosFrom(uint32_t rank, uint32_t offset) {
+  std::byte* const payload = payloads_[rank].data();
+  std::memset(payload + offset, 0, ranks_[rank].total - offset);
+  return {payload, ranks_[rank].total};
+}
+
+void PayloadRound::CutShort(uint32_t rank) {
+  Round::CutShort(rank);
+  Drop(rank);
+}
+
 std::byte* PayloadRound::Place(Link&, const Header& push) {
   const Contribution& contribution = ranks_[push.rank];
   const bool next = push.offset == contribution.counted && contribution.counted < push.total;

@@ -32,7 +32,9 @@ class PayloadRound : public Round {
   virtual Status Grown(uint32_t rank) = 0;
 
   Bytes Come(uint32_t rank) const { return {payloads_[rank].data(), ranks_[rank].counted}; }  // of its payload
+  Bytes ZerosFrom(uint32_t rank, uint32_t offset);  // all of its payload, of which no more comes
   void Drop(uint32_t rank) { payloads_[rank].Release(); }
+  void CutShort(uint32_t rank) override;
   // Looks at the header of a payload that begins like this; the first to come opens the sum. kCorrupt, kMismatch,
   // kCapacity.
   Status CheckHeader(uint32_t rank, Bytes payload);

@@ -76,7 +76,7 @@ std::string Round::Disagreement(const Header& push, const Terms& terms) const {
 std::string Round::WaitingFor() const {
   std::vector<uint32_t> present;
   for (uint32_t seat = 0; seat < ranks_.size(); ++seat)
-    if (Has(seat)) present.push_back(seat);
+    if (Has(seat) && !ranks_[seat].gone) present.push_back(seat);
   const std::vector<uint32_t> missing = Missing();
   if (missing.empty()) return "waiting for the result";
   return "waiting for " + seats_->Names(missing) + (present.empty() ? "" : "; have " + seats_->Names(present));
@@ -89,7 +89,7 @@ std::vector<uint32_t> Round::Missing() const {
     if (seats_->weight(rank) == 0) continue;
     uint32_t seat = SeatOf(rank);
     if (seat == kNobody) seat = terms_.codec == nullptr ? seats_->Of(rank).back() : rank;
-    if (!Has(seat) && std::ranges::find(missing, seat) == missing.end()) missing.push_back(seat);
+    if (!Has(seat) && !ranks_[seat].gone && std::ranges::find(missing, seat) == missing.end()) missing.push_back(seat);
   }
   return missing;
 }
@@ -146,6 +146,30 @@ void Round::Excuse(uint32_t rank) {
   Subscribe(rank);
   ranks_[rank].absent = true;
   ++at_once_;
+  absent_ += seats_->weight(rank);
+}
+
+bool Round::LeaveOut(uint32_t rank) {
+  Contribution& contribution = ranks_[rank];
+  if (!contribution.begun) {
+    Excuse(rank);
+  } else if (!Has(rank)) {
+    CutShort(rank);
+  }
+  contribution.gone = true;
+  return Acknowledge(rank);
+}
+
+uint32_t Round::Brought(uint32_t rank) const {
+  const Contribution& contribution = ranks_[rank];
+  const bool counts = contribution.begun && !contribution.absent && Brings(rank) && (Has(rank) || CountsPart(rank));
+  return counts ? contribution.counted : 0;
+}
+
+void Round::CutShort(uint32_t rank) {
+  Contribution& contribution = ranks_[rank];
+  contribution.absent = true;
+  contribution.counted = contribution.total;
   absent_ += seats_->weight(rank);
 }
 

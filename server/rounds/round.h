@@ -46,6 +46,7 @@ struct Contribution {
   bool begun = false;                    // the rank takes part in this round (its first frame has come)
   bool referred = false;                 // all of it lies in shared memory, and its result goes there
   bool absent = false;                   // brings nothing, and gets nothing but word that the round is over
+  bool gone = false;                     // no more comes from the rank, and it gets nothing
   bool acknowledged = false;             // the rank has moved on to the next round: it has its result
   bool queued = false;                   // in its link's queue of results to send
   uint32_t total = 0;                    // bytes of it, since it has begun
@@ -104,6 +105,14 @@ class Round {
   void Subscribe(uint32_t rank);                                 // begins; contributes nothing (it doesn't bring any)
   void Excuse(uint32_t rank);                      // begins; contributes nothing, wants nothing, isn't averaged over
   void Lack(uint32_t ranks) { absent_ += ranks; }  // so many of those that an aggregator speaks for are absent
+  // The rank is gone. What has been counted of it stays in the sum; the rest is not waited for, nor averaged over.
+  // True: all others have acknowledged the round. Only if it CanDoWithout.
+  virtual bool LeaveOut(uint32_t rank);
+  // The bytes of its contribution that are in the result, or will be if no more of it comes.
+  uint32_t Brought(uint32_t rank) const;
+  bool CanDoWithout(uint32_t rank) const {
+    return source_ != rank || Has(rank);
+  }  // it has all that only this one brings
   // The rank has moved on to the next round: it has its result. True: so have all.
   bool Acknowledge(uint32_t rank);
   // Takes note of a push's header. Results must tell all ranks the same, so none is sent before all ranks have begun.
@@ -145,8 +154,11 @@ class Round {
 
  protected:
   void MarkBegun(Contribution& contribution, uint32_t total);
-  void LetGoOfReferences();  // the round is finished
-  void Touch();              // progress: more bytes than before; repeated ones don't count
+  // No more comes of a contribution that has begun. By default none of it counts.
+  virtual void CutShort(uint32_t rank);
+  virtual bool CountsPart(uint32_t /*rank*/) const { return false; }  // of a contribution that isn't whole
+  void LetGoOfReferences();                                           // the round is finished
+  void Touch();  // progress: more bytes than before; repeated ones don't count
 
   uint32_t total_ = 0, complete_ = 0;
   uint32_t summed_ = 0;  // prefix of the sum that all contributions are in

@@ -37,6 +37,7 @@ struct ClusterOptions {
   std::chrono::milliseconds lend_after = EngineOptions().lend_after;
   std::vector<ClusterRack> racks = {};
   bool tells_all = false;   // as a scheduler does: a failure that anybody reports is that of all
+  bool elastic = false;     // sums go on without ranks that are gone
   size_t bounce_bytes = 0;  // so that what is in private memory goes as a stream, even to servers of this host
 };
 
@@ -135,6 +136,7 @@ class Cluster {
   void SetWorld(uint32_t index) {
     ShardWorld world{1,     NumbersOf(options_.workers), options_.stall_warning, options_.stall_timeout,
                      index, ServerNumberOf(index)};
+    world.elastic = options_.elastic;
     std::vector<ShardAddress> owners;
     if (index < options_.servers) {
       world.aggregators = aggregators_;

@@ -1,0 +1,39 @@
+#include "csrc/engine/absences.h"
+
+#include <algorithm>
+
+namespace byteps_like {
+
+void Absences::Hear(const Header& contributors) {
+  if (contributors.total == 0) {
+    gone_.insert(contributors.root);
+    return;
+  }
+  std::vector<Brought>& known = brought_[contributors.key];
+  const Brought news{
+      contributors.round,
+      {contributors.root, contributors.key, static_cast<uint32_t>(contributors.offset), contributors.total}};
+  const auto same = [&](const Brought& one) { return one.round == news.round && one.what.rank == news.what.rank; };
+  const auto found = std::ranges::find_if(known, same);  // said again over a new link
+  if (found == known.end()) {
+    known.push_back(news);
+  } else {
+    *found = news;
+  }
+}
+
+void Absences::Collect(uint64_t key, uint32_t round, std::vector<Absence>& to) {
+  const auto known = brought_.find(key);
+  for (const uint32_t rank : gone_) {
+    Absence absence{rank, key};
+    if (known != brought_.end())
+      for (const Brought& one : known->second)
+        if (one.round == round && one.what.rank == rank) absence = one.what;
+    if (absence.total == 0 || absence.bytes < absence.total) to.push_back(absence);
+  }
+  if (known == brought_.end()) return;
+  std::erase_if(known->second, [round](const Brought& one) { return static_cast<int32_t>(one.round - round) <= 0; });
+  if (known->second.empty()) brought_.erase(known);
+}
+
+}  // namespace byteps_like
