@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
 
+from byteps_like.config_values import parse
 from byteps_like.errors import BytePSLikeError
 from byteps_like.worker.api import MeetingPlace, Partition, Question
 from byteps_like.worker.standing import Standing
@@ -71,6 +72,14 @@ class View:
     def size(self) -> int:
         """Number of workers."""
         return len(self.workers)
+
+    @property
+    def finishes_sums(self) -> bool:
+        """Whether servers finish sums without workers that have died: in elastic jobs, but not by way of aggregators,
+        nor with portable workers, which don't hear who is missing."""
+        elastic = parse("elastic", self.settings.get("elastic", "no"), bool)
+        plain = all(worker.native for worker in self.workers) and not any(server.rack for server in self.servers)
+        return elastic and plain and bool(self.servers)
 
     @cached_property
     def ranks(self) -> Mapping[int, int]:

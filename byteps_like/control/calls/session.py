@@ -293,7 +293,7 @@ class Session:
                 return
         elif event.kind is EventKind.ENDED:
             self._views.put_nowait(ShutdownError(event.text))
-        elif event.kind is EventKind.JOINERS:
+        elif event.kind is EventKind.JOINERS or (event.kind is EventKind.LOST and self._config.elastic):
             self.joiners += 1
         elif event.kind is EventKind.RECORD:
             self._record(event.text)

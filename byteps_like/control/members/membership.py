@@ -436,7 +436,8 @@ class Membership:
         self, view: View, seats: dict[str, Seat], now: float, failure: BytePSLikeError | None = None
     ) -> Epoch:
         limits = WorldLimits.of(view.settings, view.size)
-        return Epoch(view, seats, now, failure, least=1 if limits is None else limits.least)
+        least = 1 if limits is None else limits.least
+        return Epoch(view, seats, now, failure, can_lose_workers=view.finishes_sums, least=least)
 
     def _is_elastic(self) -> bool:
         return self.forming.succession() is not None

@@ -148,9 +148,10 @@ class Declarations:
 
     @property
     def can_lose_workers(self) -> bool:
-        """Whether those who live can finish when a worker has died: there are tensors that servers keep, and all of
-        these are declared so."""
-        return self._kept["finish"] > 0 and self._kept["raise"] == 0
+        """Whether those who live can go on when a worker has died: with tensors that servers keep if all of these are
+        declared so, and with sums if servers finish them."""
+        goes_on = self._kept["finish"] > 0 or self._view.finishes_sums
+        return goes_on and self._kept["raise"] == 0
 
     def name_keys(self, text: str) -> str:
         """`text` with names for the keys in it: servers know keys only."""

@@ -1,0 +1,119 @@
+"""What ranks do in the tests of elastic jobs whose ranks die: `body(bps, rank, size, ...)`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import torch
+
+from tests.fault.bodies import Seen, watch
+from tests.fault.store.store_bodies import digits
+
+_SIZES = [1, 1000, 70_001, 600_000]
+_ROUNDS = 60
+_PLACE = 8
+"""Bits of a rank's place in a sum, in which it counts itself."""
+
+
+def die(rank: int, victims: list[int], seconds: float = 0.0) -> None:
+    """Kills this process if it is a victim: at once, or in so many seconds."""
+    if rank not in victims:
+        return
+    if seconds:
+        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _contributors(values: torch.Tensor, size: int) -> list[tuple[int, ...]]:
+    """Of a sum to which each rank brings 1 in its own place: the sets of ranks that elements are the sum of."""
+    found = [int(value) for value in values.unique()]
+    assert all(value >> (_PLACE * rank) & 0xFF in (0, 1) for value in found for rank in range(size)), found
+    return [tuple(rank for rank in range(size) if value >> (_PLACE * rank) & 1) for value in found]
+
+
+def sum_on(bps: Any, rank: int, size: int, victims: list[int]) -> dict[str, Any]:
+    """Sums and averages in every round, all in flight together; victims die in the middle of one. What has been in the
+    sums, a checksum of all results, and whether averages were those of the same contributors."""
+    sets: set[tuple[int, ...]] = set()
+    right, digest = True, hashlib.sha256()
+    for number in range(_ROUNDS):
+        sums = [torch.full((n,), 1 << (_PLACE * rank), dtype=torch.int64) for n in _SIZES]
+        averages = [torch.full((n,), float(rank), dtype=torch.float32) for n in _SIZES]
+        handles = [bps.push_pull_async_inplace(one, average=False, name=f"sum{i}") for i, one in enumerate(sums)]
+        if number == _ROUNDS // 3 + rank:
+            die(rank, victims)
+        handles += [bps.push_pull_async_inplace(one, average=True, name=f"mean{i}") for i, one in enumerate(averages)]
+        for handle in handles:
+            bps.synchronize(handle)
+        for one in sums:
+            sets.update(_contributors(one, size))
+        means = {sum(some) / len(some) for some in _subsets(size, victims)}
+        right = right and all(round(float(v), 6) in {round(m, 6) for m in means} for a in averages for v in a.unique())
+        for one in (*sums, *averages):
+            digest.update(one.numpy().tobytes())
+    last = [sorted(set(_contributors(one, size))) for one in sums]
+    return {"sets": sorted(sets), "right": right, "digest": digest.hexdigest(), "last": last}
+
+
+def _subsets(size: int, victims: list[int]) -> list[list[int]]:
+    left: list[list[int]] = [[rank for rank in range(size) if rank not in victims]]
+    for victim in victims:
+        left += [sorted([*one, victim]) for one in left]
+    return left
+
+
+def train(bps: Any, rank: int, size: int, compression: str | None, steps: int) -> dict[str, Any]:
+    """The digits. Rank 1 dies when a third is done."""
+    images, labels = digits()
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+    more = {} if compression is None else {"compression": compression}
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.3), named_parameters=model.named_parameters(), **more
+    )
+    bps.broadcast_parameters(model.state_dict(), root_rank=0)
+    torch.manual_seed(1 + rank)
+    for step in range(steps):
+        if step == steps // 3:
+            die(rank, [1], 0.003)
+        batch = torch.randint(len(labels), (64,))
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
+        optimizer.step()
+    if rank == 1:
+        time.sleep(60)
+    with torch.no_grad():
+        accuracy = float((model(images).argmax(1) == labels).float().mean())
+        weights = torch.cat([parameter.flatten() for parameter in model.parameters()])
+    return {"accuracy": accuracy, "weights": hashlib.sha256(weights.numpy().tobytes()).hexdigest()}
+
+
+def then_call(bps: Any, rank: int, size: int, how: str) -> list[Seen]:
+    """Something that two ranks must come to, or all that live: while rank 1 dies, and once that is known."""
+    call = {
+        "broadcast": lambda: bps.broadcast(torch.ones(8), root_rank=1, name="from1"),
+        "allgather": lambda: bps.allgather(torch.ones(8), name="all"),
+        "barrier": bps.barrier,
+    }[how]
+    call()
+    die(rank, [1])
+    return [watch(call), watch(call)]
+
+
+def until_too_few(bps: Any, rank: int, size: int) -> Seen:
+    """Sums until the job ends; ranks 1 and 2 die one after the other."""
+    bps.push_pull(torch.ones(8), name="sum")
+    die(rank, [1, 2], 0.3 * rank)
+
+    def until() -> None:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            bps.push_pull(torch.ones(8), name="sum")
+
+    return watch(until)

@@ -1,0 +1,77 @@
+"""Ranks of elastic jobs that die in the middle of a step: the others finish it, with the same bytes, and go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.fault.elastic import elastic_bodies as bodies
+from tests.multiprocess.real_world import Pool, job
+
+RANKS = 4
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    made = Pool(RANKS)
+    yield made
+    made.close()
+
+
+def _survivors(answers: list[tuple[bool, Any]], victims: list[int]) -> list[Any]:
+    assert [rank for rank, answer in enumerate(answers) if answer == (False, "the process died")] == victims
+    alive = [answer for rank, answer in enumerate(answers) if rank not in victims]
+    assert all(ok for ok, _ in alive), "\n".join(str(text) for _, text in alive)
+    return [result for _, result in alive]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("victims", [[1], [0, 3], [1, 2, 3]])
+def test_every_sum_is_that_of_the_living_or_of_all_and_equal_everywhere(
+    pool: Pool, transport: str, victims: list[int]
+) -> None:
+    with job(RANKS, 2, transport=transport, elastic=True) as cluster:
+        found = _survivors(pool.answers(cluster, bodies.sum_on, victims), victims)
+    living = [rank for rank in range(RANKS) if rank not in victims]
+    for one in found:
+        assert one["right"], "averages that are those of no set of contributors"
+        assert all(set(living) <= set(ranks) for ranks in one["sets"]), "a rank that lived is missing in a sum"
+        assert tuple(range(RANKS)) in one["sets"], "the victims were to have contributed before"
+        assert all(last == [tuple(living)] for last in one["last"])
+    assert len({one["digest"] for one in found}) == 1
+
+
+@pytest.mark.parametrize(
+    ("compression", "transport"), [(None, "shm"), (None, "tcp"), ("fp16", "tcp"), ("onebit", "shm"), ("topk", "tcp")]
+)
+def test_training_goes_on_with_the_same_weights(pool: Pool, compression: str | None, transport: str) -> None:
+    with job(RANKS, 2, transport=transport, elastic=True) as cluster:
+        found = _survivors(pool.answers(cluster, bodies.train, compression, 240), [1])
+    assert len({one["weights"] for one in found}) == 1
+    assert all(one["accuracy"] > 0.9 for one in found), found
+
+
+@pytest.mark.parametrize("how", ["broadcast", "allgather"])
+def test_what_only_the_dead_rank_has_names_it(pool: Pool, how: str) -> None:
+    with job(RANKS, 2, elastic=True) as cluster:
+        found = _survivors(pool.answers(cluster, bodies.then_call, how), [1])
+    for seen in found:
+        for name, text, seconds in seen:
+            assert name == "PeerLostError" and ("rank 1" in text or "worker 1 (" in text), text
+            assert seconds < 5
+
+
+def test_barriers_go_by_those_who_live(pool: Pool) -> None:
+    with job(RANKS, 2, elastic=True) as cluster:
+        found = _survivors(pool.answers(cluster, bodies.then_call, "barrier"), [1])
+    assert all(name == "" and seconds < 5 for seen in found for name, _, seconds in seen)
+
+
+def test_with_fewer_than_the_least_number_the_job_ends_for_all(pool: Pool) -> None:
+    with job(RANKS, 2, elastic=True, min_workers=3) as cluster:
+        found = _survivors(pool.answers(cluster, bodies.until_too_few), [1, 2])
+    for name, text, seconds in found:
+        assert name == "PeerLostError" and "worker 2 (" in text, text
+        assert seconds < 10
