@@ -174,8 +174,8 @@ class ElasticSampler(Sampler[int]):
         return self._progress
 
     def hear_progress(self, ranks: list[int]) -> None:
-        """That of all ranks, by rank."""
-        self._others = tuple(ranks)
+        """That of all ranks, by rank. A rank that has died says nothing any more, which counts as 0."""
+        self._others = tuple(map(max, ranks, self._others or ranks))
 
     def snapshot(self) -> SamplerSnapshot:
         """As it is now."""
