@@ -57,6 +57,27 @@ def _check_ledger(seen: list[int]) -> None:
     assert sum(counts.values()) - SAMPLES < 3
 
 
+def test_a_death_costs_the_others_no_step_where_servers_sum(tmp_path: Path) -> None:
+    """The step in which one dies is finished by the others, and from the next commit on they are a smaller world."""
+    script = ROOT / "tests" / "scenarios" / "elastic" / "server_training.py"
+    with closing(Cluster(3, 1, elastic=True)) as cluster, ElasticJob(cluster, script, tmp_path) as job:
+        first, second, victim = job.start(GOAL="3 2"), job.start(GOAL="3 2"), job.start(GOAL="3 2", VICTIM="1")
+        for worker in (first, second):
+            job.ended(worker)
+        assert victim.process.wait() == -9
+        for one in (first, second):
+            steps = [event["step"] for event in one.events("step")]
+            assert steps == list(range(1, len(steps) + 1)), "a step was lost, or made twice"
+            assert [event["size"] for event in one.events("began")] == [3, 2]
+            assert one.events("began")[1]["step"] >= 4
+        ends = [one.events("end")[0] for one in (first, second)]
+        assert ends[0]["weights"] == ends[1]["weights"] and ends[0]["sizes"] == [3, 2]
+        taken = [sample for one in (first, second, victim) for event in one.events("step") if event["epoch"] == 0
+                 for sample in event["samples"]]  # fmt: skip
+        assert set(taken) == set(range(SAMPLES))
+        assert len(taken) - SAMPLES < 4 + 2, "more than a batch of the victim was handed out again"
+
+
 def test_the_example(tmp_path: Path) -> None:
     """A world of one, which another worker joins."""
     settings = {"elastic": True, "max_workers": 2}
