@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("byteps_like._core")
 
+from tests.fakes.firewall import Firewall
 from tests.multiprocess.control.processes import ROOT, SECRET
 from tests.real_etcd import RealEtcd, free_ports
 
@@ -79,8 +80,9 @@ def wait_until(holds: Callable[[], bool], explain: Callable[[], str]) -> None:
 class Job:
     """Two schedulers, a server and two workers that make steps, each with both addresses."""
 
-    def __init__(self, folder: Path, state: str) -> None:
-        self.folder, self.state, self.started = folder, state, list[Spoken]()
+    def __init__(self, folder: Path, *states: str) -> None:
+        """`states`: of each scheduler."""
+        self.folder, self.states, self.started = folder, states, list[Spoken]()
         self.ports = free_ports(2)
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("BYTEPS_", "DMLC_", "GRPC_"))}
         self._environment = clean | {
@@ -100,7 +102,7 @@ class Job:
 
     def start_scheduler(self, number: int) -> Spoken:
         port = str(self.ports[number])
-        where = ["--host", "127.0.0.1", "--port", port, "--state", self.state, "--standby"]
+        where = ["--host", "127.0.0.1", "--port", port, "--state", self.states[number], "--standby"]
         return self._start("scheduler", ["-m", "byteps_like", "scheduler", *where])
 
     def ask(self, holds: bool) -> None:
@@ -140,8 +142,12 @@ def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
     state = str(tmp_path / "state")
     if request.param == "etcd":
         state = f"etcd://{request.getfixturevalue('etcd').endpoint}"
-    (tmp_path / "job").mkdir()
-    made = Job(tmp_path / "job", state)
+    yield from a_job(tmp_path, state, state)
+
+
+def a_job(folder: Path, *states: str) -> Iterator[Job]:
+    (folder / "job").mkdir()
+    made = Job(folder / "job", *states)
     try:
         yield made
     finally:
@@ -189,3 +195,20 @@ def test_steps_go_on_without_the_etcd_and_all_else_when_it_is_back(job: Job, etc
     job.schedulers[1].await_words(RULES)
     job.workers[0].await_words(ASKED, 3)
     job.end()
+
+
+def test_one_that_is_cut_off_from_the_etcd_rules_no_more(etcd: RealEtcd, tmp_path: Path) -> None:
+    wall = Firewall(etcd.endpoint)
+    for job in a_job(tmp_path, f"etcd://{wall.address}", f"etcd://{etcd.endpoint}"):
+        job.ask(True)
+        for _ in range(3):
+            with wall.resetting():
+                time.sleep(0.5)
+            job.workers[0].await_words(ASKED, 3)
+        assert job.schedulers[0].process.poll() is None, "it is back within its lease"
+        with wall.resetting():
+            job.schedulers[1].await_words(RULES)
+            assert job.schedulers[0].await_end() == 1
+            job.workers[0].await_words(ASKED, 3)
+        job.end()
+    wall.close()
