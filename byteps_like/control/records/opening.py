@@ -7,14 +7,17 @@ from pathlib import Path
 
 from byteps_like.control.records.records import Records
 from byteps_like.control.records.sqlite import SqliteRecords
+from byteps_like.errors import ConfigError
 
 
 def open_records(state: str, job: str, *, wait: bool = False) -> Records:
     """The records of `job` at `state`: the address of an etcd, or a folder. With `wait`, blocks until whoever rules
     ends. Raises RefusedError if somebody does, ConfigError for an address or a folder that can't be one,
     SystemCallError for one that can't be used."""
-    scheme = state.partition("://")[0] if "://" in state else ""
-    return _ROWS.get(scheme, _in_folder)(state, job, wait)
+    scheme, mark, _ = state.partition("://")
+    if mark and scheme not in _ROWS:
+        raise ConfigError(f"scheduler_state={state!r} is neither a folder nor one of {', '.join(_ROWS)}://...")
+    return (_ROWS[scheme] if mark else _in_folder)(state, job, wait)
 
 
 def _in_folder(state: str, job: str, wait: bool) -> Records:

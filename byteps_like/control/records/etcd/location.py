@@ -37,8 +37,6 @@ class Location:
         rest, _, query = rest.partition("?")
         place, _, prefix = rest.partition("/")
         user, _, hosts = place.rpartition("@")
-        if scheme not in _SCHEMES:
-            raise ConfigError(f"scheduler_state={address!r} is neither a folder nor etcd://host:port")
         if ":" in user:
             raise ConfigError(
                 "scheduler_state has a password in it, which others can read: put it into a file, and say"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from byteps_like.control.records.etcd.location import Location
+from byteps_like.control.records.opening import open_records
 from byteps_like.errors import ConfigError
 
 
@@ -29,7 +30,6 @@ def test_all_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("http://a", "neither a folder nor etcd://host:port"),
         ("etcd://", "is not host:port"),
         ("etcd://a:1,", "is not host:port"),
         ("etcd://a:70000", "is not host:port"),
@@ -45,3 +45,8 @@ def test_what_makes_no_sense_is_named(address: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why) as raised:
         Location.parse(address)
     assert "1234" not in str(raised.value)
+
+
+def test_what_is_neither_a_folder_nor_an_etcd_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'http://a' is neither a folder nor one of etcd, etcds://"):
+        open_records("http://a", "job")
