@@ -123,8 +123,8 @@ class ControlClient:
             session = self._session
         if session is None or session.closed:
             return
-        if is_returning() and session.view is not None:
-            remember(self.config, session.id)
+        if is_returning():
+            remember(self.config, session.known_as)
         try:
             self._loop.run(session.close(returning, LEAVE_SECONDS))
         except (BytePSLikeError, OSError) as error:

@@ -32,9 +32,10 @@ def is_returning() -> bool:
 
 
 def remember(config: Config, id: str) -> None:
-    """The member `id` of this process has left, and will return."""
+    """The member `id` of this process has left, and will return; empty: it was in no world."""
     with _lock:
-        _departed.setdefault(_job(config), []).append(id)
+        if id:
+            _departed.setdefault(_job(config), []).append(id)
 
 
 def recall(config: Config) -> str:

@@ -138,6 +138,11 @@ class Session:
             self._views.put_nowait(ShutdownError("this member has left the job"))
             await self._caller.close()
 
+    @property
+    def known_as(self) -> str:
+        """Under which id this process was in the newest world that it has been in; empty: in none."""
+        return self.id if self.view is not None else self._claim.follows
+
     def _is_cut_off(self) -> bool:
         """Whether the scheduler can't be told anything."""
         error = self.error

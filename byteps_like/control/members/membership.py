@@ -193,11 +193,12 @@ class Membership:
         in_lobby = elastic and self.state is not JobState.FORMING
         return Seat(claim, member, now, None if in_lobby else now + claim.timeout, suspected=now, heard=now)
 
-    def _take_back(self, claim: JoinClaim) -> None:
-        """Who was in the newest epoch, and has come for the next; of anybody else those who run are told."""
+    def _take_back(self, claim: JoinClaim, *, returning: bool = False) -> None:
+        """Who was in the newest epoch has come for the next, or, `returning`, will come once more; of anybody else
+        those who run are told."""
         before = self.epoch.seats.get(claim.follows) if self.epoch is not None else None
         if before is not None:
-            before.returning = False
+            before.returning = returning
             self.touched.add(before.id)
         elif claim.member.role is MemberRole.WORKER:
             self._tell_of_joiners()
@@ -280,6 +281,8 @@ class Membership:
             self.fail(PeerLostError(f"{describe(seat.member)} left while epoch {self.number} was running"), now)
         was_running, was_over = seat.state is SeatState.RUNNING, seat.state is SeatState.OVER
         seat.returning = returning and (was_running or was_over) and self._is_elastic()
+        if returning and seat.state is SeatState.WAITING:
+            self._take_back(seat.claim, returning=True)
         self._become(seat, SeatState.LEFT)
         self._forget(seat, now)
         if was_running and self._current().take_leave() == 0:

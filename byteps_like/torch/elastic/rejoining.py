@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from byteps_like.control.calls.returning import returning
+from byteps_like.errors import PeerLostError
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.membership import init, suspend
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 8
+"""Worlds in a row that may end before this process is in them."""
 
 
 def rejoin(meanwhile: Callable[[], None]) -> None:
     """Leaves, calls `meanwhile`, and joins again with the same settings. Blocks until the next world has formed.
 
-    Until then `rank()` and `size()` return what they were. Raises what `init()` raises.
+    Until then `rank()` and `size()` return what they were. Members that are lost while the world forms, or while its
+    members connect to each other, are done without as well. Raises what else `init()` raises.
     """
     config = _runtime.current().config
     with returning():
         suspend()
-    meanwhile()
-    init(config=config)
+        meanwhile()
+        for attempt in range(_ATTEMPTS):
+            try:
+                init(config=config)
+                return
+            except PeerLostError as error:
+                if error.peer == "scheduler" or attempt == _ATTEMPTS - 1:
+                    raise
+                logger.warning("the next world ended before it began: %s; joining another one", error)

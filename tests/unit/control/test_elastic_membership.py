@@ -125,6 +125,18 @@ def test_who_said_that_it_comes_back_is_waited_for_but_not_for_ever(job: Elastic
     assert job.state is JobState.RUNNING
 
 
+def test_who_leaves_while_it_waits_may_come_back_once_more(job: Elastic) -> None:
+    job.come("w1", "w2", "w3")
+    first, second, third = job.names("w1")
+    job.do("report", first, MismatchError("seen"))
+    job.again(first)
+    job.do("leave", f"w{int(first[1:]) + 100}", True)
+    job.again(second, third)
+    assert job.state is JobState.FORMING
+    job.worker(-1, "w9", follows=first)
+    assert job.names("w9")[0] == "w9"
+
+
 def test_whoever_comes_while_the_job_runs_waits_and_the_others_hear_of_it(job: Elastic) -> None:
     job.come("w1", "w2", "w3")
     job.wait(100)
