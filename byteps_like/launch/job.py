@@ -254,7 +254,11 @@ class Job:
         if child.part.role == "scheduler" and self._may_replace(child):
             self._replace_scheduler(child)
         elif child.part.role == "worker" and self._crew is not None and self._stopping is None:
-            text = self._crew.ended(child, time.monotonic())
+            self._leave_crew(self._crew, child)
+
+    def _leave_crew(self, crew: Crew, child: Child) -> None:
+        text = crew.ended(child, time.monotonic())
+        if text:
             self._display.note(f"byteps-like: {text}")
 
     def _may_replace(self, dead: Child) -> bool:

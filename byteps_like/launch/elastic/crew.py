@@ -112,11 +112,11 @@ class Crew:
         return remote.start_command(self._options.start, host, command), remote.told(environment)
 
     def ended(self, child: Child, now: float) -> str:
-        """A worker has ended; what is to be said of it."""
+        """A worker has ended; what is to be said of it, if anything."""
         slot = self._busy.pop(child.part.rank)
         if child.exit_status == 0:
             self._slots.close()
-            return f"{child.part} has finished"
+            return ""
         found = failure.judge(child)
         if found is not None and "TooFewWorkersError" in found.cause:
             self.gave_up = True

@@ -26,6 +26,9 @@ Train = Callable[..., Result]
 _TO_STAY = (MismatchError, CapacityError, DeviceError)
 """What the next world would meet again: the script's mistakes, and what the host lacks."""
 
+_MOST_IDLE = 5
+"""Worlds in a row in which nothing is committed: the next one would fail in the same way."""
+
 
 @overload
 def run(train: Train[Result], *, reset_limit: int | None = ...) -> Train[Result]: ...
@@ -43,8 +46,9 @@ def run(train: Train[Any] | None = None, *, reset_limit: int | None = None) -> A
     this process leaves, joins the next world, calls the state's reset callbacks, synchronizes the state and calls
     `train` again, with the same arguments. Returns what `train` returns.
 
-    Raises TooFewWorkersError if too few come to the next world; after `reset_limit` such changes what would have been
-    the next one's cause; at once what `train` raises else, mistakes of the script (MismatchError) among it. All
+    Raises TooFewWorkersError if too few come to the next world; after `reset_limit` such changes, or five in a row
+    without a commit between them, what would have been the next one's cause; at once what `train` raises else, mistakes
+    of the script (MismatchError) among it. All
     collective operations belong inside: a worker that joins later makes only those that are made here.
     """
     if train is None:
@@ -52,15 +56,17 @@ def run(train: Train[Any] | None = None, *, reset_limit: int | None = None) -> A
 
     @functools.wraps(train)
     def going_on(state: State, *arguments: Any, **named: Any) -> Any:
-        resets, skips_sync = 0, False
+        resets, idle, skips_sync = 0, 0, False
         while True:
+            before = state.commits
             try:
                 if not skips_sync:
                     state.sync()
                 return train(state, *arguments, **named)
             except (OperationError, HostsUpdatedInterrupt) as cause:
-                resets += 1
-                if isinstance(cause, _TO_STAY) or (reset_limit is not None and resets > reset_limit):
+                resets, idle = resets + 1, idle + 1 if state.commits == before else 0
+                is_over = idle >= _MOST_IDLE or (reset_limit is not None and resets > reset_limit)
+                if is_over or isinstance(cause, _TO_STAY):
                     raise
                 skips_sync = isinstance(cause, HostsUpdatedInterrupt) and cause.skip_sync
                 _go_on(state, cause)

@@ -22,6 +22,8 @@ class State:
         self._bcast_object = bcast_object or broadcast_object
         self._get_rank = get_rank or _runtime.rank
         self._reset_callbacks: list[Callable[[], None]] = []
+        self.commits = 0
+        """How often all ranks have come to a commit together."""
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
         """These are called, in order, whenever the world has changed, before the state is synchronized."""
@@ -69,6 +71,7 @@ class State:
     def _are_joiners_there(self) -> bool:
         rows = exchange([joiners(), *self._progress()])
         self._hear_progress([row[1:] for row in rows])
+        self.commits += 1
         return any(row[0] for row in rows)
 
     def _progress(self) -> list[int]:

@@ -179,6 +179,18 @@ def test_what_another_world_would_not_mend_ends_the_run(rejoined: list[int], err
     assert rejoined == []
 
 
+def test_a_run_gives_up_when_nothing_is_committed_between_changes(rejoined: list[int]) -> None:
+    @bps.elastic.run
+    def train(state: bps.elastic.ObjectState) -> None:
+        if len(rejoined) % 4 == 3 and len(rejoined) < 10:
+            state.commit()
+        raise bps.ShutdownError("the optimizer's share was in another world")
+
+    with pytest.raises(bps.ShutdownError):
+        train(bps.elastic.ObjectState())
+    assert len(rejoined) == 12
+
+
 def test_a_run_gives_up_after_so_many_changes(rejoined: list[int]) -> None:
     @bps.elastic.run(reset_limit=3)
     def train(_: bps.elastic.ObjectState) -> None:
