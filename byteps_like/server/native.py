@@ -69,8 +69,15 @@ class NativeServer:
         self._epoch = view.number
         workers, own = [member.number for member in view.workers], view.servers[rank].number
         self._core.set_world(
-            view.incarnation, view.number, workers, own, stall_warning, stall_timeout, rank,
-            elastic=view.finishes_sums, **self._racks(view, rank),
+            view.incarnation,
+            view.number,
+            workers,
+            own,
+            stall_warning,
+            stall_timeout,
+            rank,
+            elastic=view.finishes_sums,
+            **self._racks(view, rank),
         )
 
     def _racks(self, view: View, rank: int) -> dict[str, Any]:

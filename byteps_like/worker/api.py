@@ -201,8 +201,8 @@ class HearsOfJoiners(Protocol):
     """A worker of a job that others may join while it runs."""
 
     def joiners(self) -> int:
-        """How often this rank has heard, in this world, that others wait to join. Others hear of it a little earlier or
-        later."""
+        """How often this rank has heard, in this world, that others wait to join, or that some have died without whom
+        it goes on. Others hear of it a little earlier or later."""
 
 
 @runtime_checkable

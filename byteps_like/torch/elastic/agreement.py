@@ -1,9 +1,9 @@
 """What all ranks know of each other after a commit.
 
-Ranks hear from the scheduler that others wait to join, but each a little earlier or later: if each acted on what it has
-heard itself, some would leave for the next world one commit before the others, which would wait for them in vain. So
-they tell each other, at a commit, by a sum in which each has places of its own. What rank 0 knows of the others' work
-comes along: it is what the next world begins with if one of them dies.
+Ranks hear from the scheduler that others wait to join, or have died, but each a little earlier or later: if each acted
+on what it has heard itself, some would leave for the next world one commit before the others, which would wait for them
+in vain. So they tell each other, at a commit, by a sum in which each has places of its own. What rank 0 knows of the
+others' work comes along: it is what the next world begins with if one of them dies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAME = "byteps_like.elastic.commit"
 
 
 def joiners() -> int:
-    """How often this rank has heard, in this world, that others wait to join."""
+    """How often this rank has heard, in this world, that the next one would have other members."""
     worker = _runtime.current().worker
     return worker.joiners() if isinstance(worker, HearsOfJoiners) else 0
 

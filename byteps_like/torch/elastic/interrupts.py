@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Others wait to join: raised on all ranks by the same `commit()` or `check_host_updates()`, and caught by `run`.
+    """Others wait to join, or have died in steps that went on without them.
+
+    Raised on all ranks by the same `commit()` or `check_host_updates()`, and caught by `run`.
 
     With `skip_sync` the state needs no synchronization before the function goes on.
     """
