@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from byteps_like.config import Config
+from byteps_like.control.calls.client import query_status
 from tests.multiprocess.elastic.elastic_job import ROOT, ElasticJob
 from tests.multiprocess.real_world import Cluster
 
@@ -76,6 +78,40 @@ def test_a_death_costs_the_others_no_step_where_servers_sum(tmp_path: Path) -> N
                  for sample in event["samples"]]  # fmt: skip
         assert set(taken) == set(range(SAMPLES))
         assert len(taken) - SAMPLES < 4 + 2, "more than a batch of the victim was handed out again"
+
+
+def test_too_few_give_up(tmp_path: Path, script: Path) -> None:
+    settings = {"elastic": True, "min_workers": 2}
+    with closing(Cluster(2, 0, **settings)) as cluster, ElasticJob(cluster, script, tmp_path) as job:
+        patience = {"GOAL": "0", "BYTEPS_LIKE_JOIN_TIMEOUT": "20"}
+        survivor = job.start(**patience)
+        job.start(**patience, VICTIM=str(tmp_path / "victim"))
+        job.wait(lambda: survivor.process.poll() is not None, "the end of the survivor")
+        assert survivor.process.returncode == 1
+        assert "TooFewWorkersError: min_workers=2, but only 1 came within 2" in survivor.output()
+
+
+def test_a_spare_comes_in_when_there_is_room_and_ends_with_the_job(tmp_path: Path, script: Path) -> None:
+    settings = {"elastic": True, "max_workers": 2}
+    with closing(Cluster(2, 0, **settings)) as cluster, ElasticJob(cluster, script, tmp_path) as job:
+        first, victim = job.start(GOAL="2 2"), job.start(GOAL="2 2")
+        job.wait(lambda: bool(first.events("began")), "the beginning")
+        spares = [job.start(GOAL="2 2"), job.start(GOAL="2 2")]
+        config = cluster.config(role="worker")
+        job.wait(lambda: _waiting(config) == 2, "two spares that wait")
+        victim.process.kill()
+        job.ended(first)
+        assert first.events("end")[0]["sizes"] == [2, 2], "a spare has taken the place at once"
+        for spare in spares:
+            job.wait(lambda spare=spare: spare.process.poll() is not None, "the end of a spare")
+        codes = sorted(spare.process.returncode for spare in spares)
+        assert codes == [0, 1], "\n".join(spare.output() for spare in spares)
+        idle = next(spare for spare in spares if spare.process.returncode)
+        assert "ShutdownError: job" in idle.output() and "has ended" in idle.output()
+
+
+def _waiting(config: Config) -> int:
+    return sum(member.state == "waiting" for member in query_status(config).members)
 
 
 def test_the_example(tmp_path: Path) -> None:
