@@ -131,6 +131,7 @@ constexpr Row kRows[] = {
     {"stale-result", Make<SendsStale, FrameType::kResult>},
     {"torn-value", Make<SendsStale, FrameType::kValue>},
     {"never-resumes", Make<Omits, FrameType::kResume>},
+    {"hides-losses", Make<Omits, FrameType::kContributors>},
     {"names-nobody", Make<Omits, FrameType::kError>},
     {"loses-timers", Make<LosesTimers>},
 };

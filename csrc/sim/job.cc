@@ -14,6 +14,9 @@ constexpr double kStallWarning = 1, kStallTimeout = 8;  // seconds
 constexpr double kBound = 40;  // seconds after the last fault: stalls are told after 8, broken links after 11
 constexpr uint64_t kMostTurns = 20'000'000;  // as many mean that threads keep one another busy for ever
 constexpr uint64_t kLongestNews = 50'000;    // microseconds until a member hears of the end
+constexpr double kGrace = 0.7;               // seconds after which a worker counts as dead,
+constexpr uint64_t kLongestWord = 500'000;   // and microseconds until a server hears so
+constexpr uint64_t kAgain = 10'000;          // or is there to be told
 constexpr uint64_t kMemoryPerByte = 8;  // that a shard may hold, of all tensors on all ranks: sums, scratch, results
 constexpr uint64_t kMemoryBesides = 8u << 20;
 constexpr uint32_t kFirstServer = 100;  // member numbers
@@ -206,6 +209,7 @@ void Job::RunServer(uint32_t number) {
 
 void Job::SetWorld(uint32_t number) {
   ShardWorld world{1, NumbersOf(plan_.workers), kStallWarning, kStallTimeout, number, kFirstServer + number};
+  world.elastic = plan_.elastic;
   std::vector<ShardAddress> owners;
   if (number < plan_.servers) {
     world.aggregators = Aggregators();
@@ -258,6 +262,12 @@ void Job::Announce(Code code, const std::string& text) {
 
 void Job::OnStep(uint32_t rank, char glyph, const std::string& what) {
   if (!workers_[rank].dead) Note(plan_.ProcessOfWorker(rank), glyph, what);
+}
+
+void Job::OnResult(uint32_t rank, const std::string& what, uint32_t checksum) {
+  if (workers_[rank].dead) return;
+  const auto [first, is_new] = checksums_.emplace(what, checksum);
+  if (!is_new && first->second != checksum) Complain(rank, what + ": others have another result");
 }
 
 void Job::Complain(uint32_t rank, const std::string& what) {
@@ -314,10 +324,29 @@ void Job::Kill(uint32_t process, bool silently) {
   if (process <= plan_.workers) {
     workers_[process - 1].dead = true;
     world_.Wake(&meeting_, true);
+    if (plan_.elastic) LeaveOut(process - 1);
   } else {
     servers_[process - 1 - plan_.workers].dead = true;
     world_.Wake(&stopping_, true);
   }
+}
+
+// Each server hears of it at a time of its own.
+void Job::LeaveOut(uint32_t rank) {
+  for (uint32_t server = 0; server < plan_.all_servers(); ++server) {
+    const auto then = In(kGrace) + std::chrono::microseconds(world_.Draw(kLongestWord));
+    world_.At(then, [this, rank, server] { LeaveOut(rank, server); });
+  }
+}
+
+void Job::LeaveOut(uint32_t rank, uint32_t server) {
+  const ServerProcess& one = servers_[server];
+  if (stopping_ || one.dead) return;
+  if (one.server == nullptr)
+    return world_.At(world_.Now() + std::chrono::microseconds(kAgain),
+                     [this, rank, server] { LeaveOut(rank, server); });
+  Note(plan_.ProcessOfServer(server), '-', plan_.NameOf(plan_.ProcessOfWorker(rank)) + " is dead");
+  one.server->LeaveOut(1, rank);
 }
 
 // The network's side --------------------------------------------------------------------------------------------------
@@ -419,8 +448,9 @@ void Job::Judge() {
 // Where one process was killed and nothing else can have ended the job, all know which. That a server's host has lost
 // power is for a scheduler to say: what others wait for meanwhile may be named first.
 void Job::JudgeNaming() {
-  if (std::ranges::count_if(plan_.faults, &Fault::lethal) != 1) return;
-  const Fault& fault = *std::ranges::find_if(plan_.faults, &Fault::lethal);
+  const auto lethal = [this](const Fault& fault) { return plan_.IsLethal(fault); };
+  if (std::ranges::count_if(plan_.faults, lethal) != 1) return;
+  const Fault& fault = *std::ranges::find_if(plan_.faults, lethal);
   const bool worker = fault.process <= plan_.workers;
   const bool kills = fault.kind == FaultKind::kKill || (worker && fault.kind == FaultKind::kPowerOff);
   if (!kills || !is_dead(fault.process)) return;

@@ -72,6 +72,7 @@ class Job final : private Tap, private Board {
   // Board
   void Complain(uint32_t rank, const std::string& what) override;
   void OnStep(uint32_t rank, char glyph, const std::string& what) override;
+  void OnResult(uint32_t rank, const std::string& what, uint32_t checksum) override;
   bool Meet(uint32_t rank) override;
 
   void RunWorker(uint32_t rank);
@@ -87,6 +88,8 @@ class Job final : private Tap, private Board {
   void Announce(Code code, const std::string& text);
   void Begin(const Fault& fault);
   void Kill(uint32_t process, bool silently);
+  void LeaveOut(uint32_t rank);
+  void LeaveOut(uint32_t rank, uint32_t server);
   std::optional<uint64_t> WireBetween(uint32_t one, uint32_t other);
   void StopServers();
   void Judge();
@@ -107,8 +110,9 @@ class Job final : private Tap, private Board {
   std::vector<Worker> workers_;
   std::vector<std::unique_ptr<Member>> members_;
   std::vector<ServerProcess> servers_;
-  uint64_t most_memory_ = 0;  // of a shard
-  uint32_t meeting_ = 0;      // which meeting this is
+  std::map<std::string, uint32_t> checksums_;  // of results that some rank has
+  uint64_t most_memory_ = 0;                   // of a shard
+  uint32_t meeting_ = 0;                       // which meeting this is
   bool stopping_ = false, over_ = false, announced_ = false;
 };
 

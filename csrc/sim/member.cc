@@ -7,6 +7,8 @@
 
 #include "compression/registry.h"
 #include "csrc/base/thread.h"
+#include "csrc/kernels/kernels.h"
+#include "csrc/sim/expected.h"
 
 namespace byteps_like::sim {
 namespace {
@@ -16,77 +18,13 @@ constexpr uint64_t kLongestThought = 30'000;              // microseconds
 constexpr uint64_t kKeysOfStores = 1'000'000, kKeysOfOne = 10'000;
 constexpr uint32_t kBitsOfOne = 6;  // of a store's value, for the pushes of one rank
 
-int64_t Pattern(uint32_t tensor, uint32_t round, size_t i) {
-  return static_cast<int64_t>((tensor * 7 + round * 13 + i) % 11) + 1;
-}
-
-// What a rank brings: a bit of its own, times something that differs by place and round.
-int64_t Brought(uint32_t rank, uint32_t tensor, uint32_t round, size_t i) {
-  return (int64_t{1} << rank) * Pattern(tensor, round, i);
-}
-
-Op OpOf(const Plan& plan, uint32_t tensor, uint32_t round) {
-  constexpr Op kOps[] = {Op::kSum, Op::kSum, Op::kMax, Op::kSum, Op::kBroadcast, Op::kSum};
-  const Op op = kOps[(tensor + round) % std::size(kOps)];
-  return op == Op::kMax && !plan.tensors[tensor].codec.empty() ? Op::kSum : op;
-}
-uint32_t RootOf(const Plan& plan, uint32_t round) { return round % plan.workers; }
-
-int64_t Expected(const Plan& plan, uint32_t tensor, uint32_t round, size_t i) {
-  switch (OpOf(plan, tensor, round)) {
-    case Op::kMax:
-      return Brought(plan.workers - 1, tensor, round, i);
-    case Op::kBroadcast:
-      return Brought(RootOf(plan, round), tensor, round, i);
-    default:
-      return ((int64_t{1} << plan.workers) - 1) * Pattern(tensor, round, i);
-  }
-}
-
-template <typename T>
-void FillAs(std::span<std::byte> memory, uint32_t rank, uint32_t tensor, uint32_t round) {
-  auto* const values = reinterpret_cast<T*>(memory.data());
-  for (size_t i = 0; i < memory.size() / sizeof(T); ++i) values[i] = static_cast<T>(Brought(rank, tensor, round, i));
-}
-
-// The first that is wrong, or how many there are.
-template <typename T>
-size_t WrongAs(std::span<const std::byte> memory, const Plan& plan, uint32_t tensor, uint32_t round) {
-  const auto* const values = reinterpret_cast<const T*>(memory.data());
-  const size_t count = memory.size() / sizeof(T);
-  for (size_t i = 0; i < count; ++i)
-    if (values[i] != static_cast<T>(Expected(plan, tensor, round, i))) return i;
-  return count;
-}
-
-template <typename Use>
-auto WithType(DType dtype, Use use) {
-  switch (dtype) {
-    case DType::kInt32:
-      return use(int32_t{});
-    case DType::kFloat32:
-      return use(float{});
-    case DType::kUInt8:
-      return use(uint8_t{});
-    case DType::kInt16:
-      return use(int16_t{});
-    case DType::kFloat64:
-      return use(double{});
-    default:
-      return use(int64_t{});
-  }
-}
-
-// A byte holds eight ranks' bits, but not the largest of them in order.
-bool Fits(const Plan& plan, DType dtype) { return dtype != DType::kUInt8 || plan.workers <= 4; }
-
 int64_t First(size_t i) { return static_cast<int64_t>(i) * 1'000'003; }
 
 }  // namespace
 
 struct Member::Tensor {
-  uint32_t number = 0, id = 0, parts = 0;
-  DType dtype{};
+  uint32_t number = 0, id = 0;
+  std::vector<PartitionSpec> parts;
   std::vector<std::byte> memory;
   std::shared_ptr<Operation> operation;
 };
@@ -145,17 +83,16 @@ std::vector<PartitionSpec> Member::Cut(uint64_t bytes, uint64_t first_key, bool 
 
 Status Member::Declare(Tensor& tensor) {
   const TensorPlan& one = plan_.tensors[tensor.number];
-  tensor.dtype = Fits(plan_, one.dtype) ? one.dtype : DType::kInt32;
-  tensor.memory.resize(one.elements * SizeOf(tensor.dtype));
-  const auto parts = Cut(tensor.memory.size(), kKeysOfOne * (tensor.number + 1), one.codec.empty());
-  tensor.parts = static_cast<uint32_t>(parts.size());
+  const DType dtype = TypeOf(plan_, tensor.number);
+  tensor.memory.resize(one.elements * SizeOf(dtype));
+  tensor.parts = Cut(tensor.memory.size(), kKeysOfOne * (tensor.number + 1), one.codec.empty());
   if (one.codec.empty()) {
-    tensor.id = engine_->Declare(tensor.dtype, parts);
+    tensor.id = engine_->Declare(dtype, tensor.parts);
     return {};
   }
   auto codec = MakeCodec(one.codec, plan_.workers);
   if (!codec.ok()) return codec.status();
-  auto declared = engine_->DeclareCoded(parts, {*codec, (*codec)->spec()});
+  auto declared = engine_->DeclareCoded(tensor.parts, {*codec, (*codec)->spec()});
   if (declared.ok()) tensor.id = *declared;
   return declared.status();
 }
@@ -207,11 +144,11 @@ Status Member::Round(uint32_t round) {
 }
 
 Status Member::Begin(Tensor& tensor, uint32_t round) {
-  WithType(tensor.dtype, [&](auto zero) { FillAs<decltype(zero)>(tensor.memory, rank_, tensor.number, round); });
+  Expected{plan_, tensor.number, round}.Fill(tensor.memory, rank_);
   Engine::Request request;
   request.tensor = tensor.id;
   request.address = tensor.memory.data();
-  request.last_part = tensor.parts;
+  request.last_part = static_cast<uint32_t>(tensor.parts.size());
   request.op = OpOf(plan_, tensor.number, round);
   request.root = request.op == Op::kBroadcast ? RootOf(plan_, round) : 0;
   request.priority = static_cast<int32_t>(random_.Below(4));
@@ -224,10 +161,11 @@ Status Member::Begin(Tensor& tensor, uint32_t round) {
 Status Member::Finish(Tensor& tensor, uint32_t round) {
   const std::string what = "tensor " + std::to_string(tensor.number) + ", round " + std::to_string(round);
   if (Status done = Wait(*tensor.operation, what); !done.ok()) return done;
-  const size_t wrong = WithType(
-      tensor.dtype, [&](auto zero) { return WrongAs<decltype(zero)>(tensor.memory, plan_, tensor.number, round); });
-  if (wrong < tensor.memory.size() / SizeOf(tensor.dtype))
+  const size_t wrong =
+      Expected{plan_, tensor.number, round}.FirstWrong(tensor.memory, tensor.parts, tensor.operation->absences);
+  if (wrong < tensor.memory.size() / SizeOf(TypeOf(plan_, tensor.number)))
     board_.Complain(rank_, what + ": element " + std::to_string(wrong) + " is wrong");
+  board_.OnResult(rank_, what, kernels::Crc32c(0, tensor.memory.data(), tensor.memory.size()));
   return {};
 }
 

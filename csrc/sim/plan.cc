@@ -14,6 +14,7 @@ constexpr double kSurvivable = 0.8;   // seconds that one fault may last without
 constexpr double kMostTogether = 3;   // and all of them: less than a link is tried again for
 constexpr double kLongest = 20;       // of lethal ones
 constexpr uint64_t kLethalOneIn = 3;  // plans
+constexpr uint64_t kElasticOneIn = 3;
 constexpr const char* kPolicies[] = {"asp", "ssp:s=2", "bsp", "dssp:lo=1,hi=3",
                                      "k_of_n:grace=0,k=1,late=next,max_age=inf"};
 constexpr DType kTypes[] = {DType::kInt64, DType::kInt32, DType::kFloat32,
@@ -100,6 +101,23 @@ void DrawFaults(Random& random, Plan& plan) {
   std::ranges::sort(plan.faults, {}, &Fault::at);
 }
 
+// Drawn apart, so that other plans stay what they were. All workers but one may die.
+void DrawDeaths(uint64_t seed, Plan& plan) {
+  Random random(~seed);
+  plan.elastic = plan.racks.empty() && random.OneIn(kElasticOneIn);
+  if (!plan.elastic) return;
+  plan.stores.clear();
+  const uint64_t survivor = random.Below(plan.workers);
+  for (uint32_t rank = 0; rank < plan.workers; ++rank) {
+    if (rank == survivor || random.OneIn(2)) continue;
+    Fault death = DrawFault(random, plan, random.OneIn(3) ? FaultKind::kPowerOff : FaultKind::kKill, 0);
+    death.process = plan.ProcessOfWorker(rank);
+    death.other = plan.ProcessOfServer(static_cast<uint32_t>(random.Below(plan.servers)));
+    plan.faults.push_back(death);
+  }
+  std::ranges::sort(plan.faults, {}, &Fault::at);
+}
+
 // What spoke of it is left out; those behind it move up.
 void LeaveOut(Plan& plan, uint32_t gone) {
   std::erase_if(plan.faults, [&](const Fault& one) { return one.process == gone || one.other == gone; });
@@ -163,7 +181,14 @@ std::string Plan::NameOf(uint32_t process) const {
   return server < servers ? "s" + std::to_string(server) : "a" + std::to_string(server - servers);
 }
 
-bool Plan::lethal() const { return std::ranges::any_of(faults, &Fault::lethal); }
+bool Plan::IsLethal(const Fault& fault) const {
+  const bool dies = fault.kind == FaultKind::kKill || fault.kind == FaultKind::kPowerOff;
+  return fault.lethal() && !(elastic && dies && fault.process <= workers);
+}
+
+bool Plan::lethal() const {
+  return std::ranges::any_of(faults, [this](const Fault& fault) { return IsLethal(fault); });
+}
 
 double Plan::last_fault() const {
   double last = 0;
@@ -178,7 +203,8 @@ std::string Plan::Describe() const {
       "seed %llu: %u workers, %u servers of %u shards, %u rounds of %zu tensors, partitions of %u, segments of "
       "%zu, credit %zu, window %zu%s",
       static_cast<unsigned long long>(seed), workers, servers, shards, rounds, tensors.size(), partition_bytes,
-      segment_bytes, credit_bytes, network.window, announces ? "" : ", no announcements");
+      segment_bytes, credit_bytes, network.window,
+      (std::string(elastic ? ", elastic" : "") + (announces ? "" : ", no announcements")).c_str());
   std::string all = text;
   for (const TensorPlan& tensor : tensors)
     all += "\n  tensor of " + std::to_string(tensor.elements) + " " + byteps_like::NameOf(tensor.dtype) +
@@ -206,6 +232,7 @@ Plan DrawPlan(uint64_t seed) {
   DrawRacks(random, plan);
   DrawNetwork(random, plan);
   DrawFaults(random, plan);
+  DrawDeaths(seed, plan);
   return plan;
 }
 

@@ -59,6 +59,7 @@ struct Plan {
   std::vector<RackPlan> racks;  // the aggregator of the first is server number `servers`, and so on
   uint32_t partition_bytes = 16384;
   size_t segment_bytes = 4096, credit_bytes = 1u << 20;
+  bool elastic = false;   // the others go on without workers that die: as a scheduler tells servers
   bool announces = true;  // what ends the job anywhere is told to all, as a scheduler does
   NetworkOptions network;
   uint64_t slow_one_in = 0;  // connections that begin with a stall; 0: none
@@ -71,6 +72,8 @@ struct Plan {
   uint32_t ProcessOfServer(uint32_t server) const { return 1 + workers + server; }
   std::optional<uint32_t> RackOf(uint32_t rank) const;
   std::string NameOf(uint32_t process) const;  // "w0", "s1", "a0" of an aggregator
+  // Whether the job need not survive it: an elastic one goes on without workers.
+  bool IsLethal(const Fault& fault) const;
   bool lethal() const;
   double last_fault() const;     // when the last one is over, in seconds
   std::string Describe() const;  // a line, and one for each fault

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -49,17 +50,13 @@ class LoopThread {
   }
   EventLoop& loop() { return loop_; }
   void Do(const std::function<void()>& task) {  // on the loop's thread; waits
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool done = false;
-    loop_.Post([&] {
+    auto done = std::make_shared<std::promise<void>>();
+    const std::future<void> over = done->get_future();
+    loop_.Post([&task, done] {
       task();
-      std::lock_guard lock(mutex);
-      done = true;
-      changed.notify_one();
+      done->set_value();
     });
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return done; });
+    over.wait();
   }
 
  private:
