@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "byteps_like/_native/events.h"
-#include "csrc/engine/feedback.h"
+#include "csrc/engine/coding/feedback.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -1,4 +1,4 @@
-// Error feedback and momentum correction (csrc/engine/feedback.cc). Floor, bytes an element: compensate reads and
+// Error feedback and momentum correction (csrc/engine/coding/feedback.cc). Floor, bytes an element: compensate reads and
 // writes x (8), reads the residual (4), reads and writes the momentum (8); settle reads and writes the residual (8)
 // and, where it is there, the momentum (8), and reads x where it masks (4).
 #include "device.cuh"

@@ -6,7 +6,7 @@
 #include "csrc/base/log.h"
 #include "csrc/codec/payload.h"
 #include "csrc/engine/channel.h"
-#include "csrc/engine/coding.h"
+#include "csrc/engine/coding/coding.h"
 #include "csrc/engine/staging/staging.h"
 
 namespace byteps_like {

@@ -7,7 +7,7 @@
 #include "csrc/base/thread.h"
 #include "csrc/base/trace.h"
 #include "csrc/engine/channel.h"
-#include "csrc/engine/coder.h"
+#include "csrc/engine/coding/coder.h"
 #include "csrc/engine/staging/stager.h"
 #include "csrc/gpu/gate.h"
 

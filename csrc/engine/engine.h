@@ -20,7 +20,7 @@
 
 #include "csrc/base/status.h"
 #include "csrc/base/thread.h"
-#include "csrc/engine/coding.h"
+#include "csrc/engine/coding/coding.h"
 #include "csrc/engine/engine_context.h"
 #include "csrc/engine/keeping/kept.h"
 #include "csrc/engine/keeping/kept_calls.h"

@@ -1,7 +1,7 @@
 // Tensors with codecs: their declarations and feedback, and the way of their parts between codec threads and channels.
 #include <utility>
 
-#include "csrc/engine/coder.h"
+#include "csrc/engine/coding/coder.h"
 #include "csrc/engine/engine.h"
 #include "csrc/engine/staging/stager.h"
 

@@ -4,7 +4,7 @@
 
 #include "csrc/base/log.h"
 #include "csrc/base/trace.h"
-#include "csrc/engine/coder.h"
+#include "csrc/engine/coding/coder.h"
 #include "csrc/engine/engine.h"
 #include "csrc/engine/staging/stager.h"
 #include "csrc/gpu/gate.h"

@@ -10,7 +10,7 @@
 
 #include "csrc/base/dtype.h"
 #include "csrc/base/status.h"
-#include "csrc/engine/coding.h"
+#include "csrc/engine/coding/coding.h"
 #include "csrc/engine/operation.h"
 #include "csrc/engine/staging/staging.h"
 

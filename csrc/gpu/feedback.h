@@ -1,4 +1,5 @@
-// Error feedback and momentum correction on a GPU: csrc/engine/feedback.h, bit for bit, by csrc/cuda/feedback.cu.
+// Error feedback and momentum correction on a GPU: csrc/engine/coding/feedback.h, bit for bit, by
+// csrc/cuda/feedback.cu.
 #pragma once
 
 #include <cstdint>

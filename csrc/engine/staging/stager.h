@@ -1,6 +1,6 @@
 // Moves partitions of GPU tensors between the device and their mirror in page-locked host memory: down to go over the
 // network, raw or encoded on the GPU, and up again. Several are under way at a time, each on a lane (a stream of ours;
-// csrc/engine/lane.h).
+// csrc/engine/staging/lane.h).
 //
 // A partition's first copy must wait for the work that the user's stream held at Submit. That work may wait for other
 // operations and, through other ranks, even for some that begin later. So one lane waits for the users' streams: it
@@ -31,8 +31,8 @@
 #include "csrc/base/status.h"
 #include "csrc/base/thread.h"
 #include "csrc/engine/engine_context.h"
-#include "csrc/engine/lane.h"
 #include "csrc/engine/operation.h"
+#include "csrc/engine/staging/lane.h"
 #include "csrc/gpu/gate.h"
 #include "csrc/transport/stream.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "csrc/engine/coding.h"
+#include "csrc/engine/coding/coding.h"
 #include "csrc/engine/operation.h"
 #include "csrc/gpu/gate.h"
 #include "csrc/gpu/stream.h"

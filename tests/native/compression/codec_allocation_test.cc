@@ -9,7 +9,7 @@
 
 #include "compression/registry.h"
 #include "csrc/codec/codec.h"
-#include "csrc/engine/feedback.h"
+#include "csrc/engine/coding/feedback.h"
 #include "tests/native/compression/codec_specs.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "csrc/engine/feedback.h"
+#include "csrc/engine/coding/feedback.h"
 #include "csrc/gpu/feedback.h"
 #include "csrc/gpu/peers/peers.h"
 #include "csrc/kernels/kernels.h"

@@ -7,7 +7,7 @@
 
 #include "compression/gpu/registry.h"
 #include "csrc/codec/payload.h"
-#include "csrc/engine/lane.h"
+#include "csrc/engine/staging/lane.h"
 #include "csrc/kernels/kernels.h"
 #include "tests/native/compression/coded_fixture.h"
 #include "tests/native/gpu/gpu_fixture.h"

@@ -9,7 +9,7 @@
 #include "csrc/codec/codec.h"
 #include "csrc/codec/payload.h"
 #include "csrc/engine/buffer_pool.h"
-#include "csrc/engine/feedback.h"
+#include "csrc/engine/coding/feedback.h"
 #include "csrc/engine/operation.h"
 #include "csrc/gpu/codec.h"
 

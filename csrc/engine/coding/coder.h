@@ -10,7 +10,7 @@
 
 #include "csrc/base/status.h"
 #include "csrc/base/thread.h"
-#include "csrc/engine/coding.h"
+#include "csrc/engine/coding/coding.h"
 #include "csrc/engine/operation.h"
 
 namespace byteps_like {

@@ -1,4 +1,4 @@
-#include "csrc/engine/feedback.h"
+#include "csrc/engine/coding/feedback.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "csrc/engine/coder.h"
+#include "csrc/engine/coding/coder.h"
 
 #include <algorithm>
 #include <string>

@@ -4,7 +4,7 @@
 
 #include "csrc/base/trace.h"
 #include "csrc/codec/payload.h"
-#include "csrc/engine/lane.h"
+#include "csrc/engine/staging/lane.h"
 
 namespace byteps_like {
 namespace {

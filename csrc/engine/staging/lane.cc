@@ -1,4 +1,4 @@
-#include "csrc/engine/lane.h"
+#include "csrc/engine/staging/lane.h"
 
 #include <string>
 #include <utility>
