@@ -100,7 +100,7 @@ _TEXTS = frozenset(
 _SAVING = frozenset({FrameType.CUT, FrameType.STATE})
 _OF_PARTITION = _REFERABLE | {
     FrameType.RESUME, FrameType.RESUMED, FrameType.PULL, FrameType.VALUE, FrameType.KEYS, FrameType.ROWS,
-    FrameType.CLOCK,
+    FrameType.CLOCK, FrameType.CONTRIBUTORS,
 }  # fmt: skip
 
 

@@ -347,6 +347,18 @@ std::vector<Golden> Goldens() {
   all.push_back({"a version is about to be made without a rank", cutoff,
                  "42504c321b000000030000000100000001000200000000000600000000000000"
                  "2900000000000000000000000000000000000000000000000000000074bcb5f3"});
+  Header contributors;
+  contributors.type = FrameType::kContributors;
+  contributors.view = 3;
+  contributors.member = 1;
+  contributors.key = 0x20001;
+  contributors.round = 6;
+  contributors.offset = 4096;
+  contributors.total = 16384;
+  contributors.root = 2;
+  all.push_back({"a part of a contribution is in a round", contributors,
+                 "42504c3220000000030000000100000001000200000000000600000000000000"
+                 "001000000000000000000000004000000000000000000000020000001b2aec94"});
   return all;
 }
 
@@ -461,7 +473,7 @@ TEST_CASE("frame: every wrong field is refused by name") {
   }
   push.flags = 0;
   push.offset = 1;
-  for (const FrameType type : {FrameType::kPull, FrameType::kValue}) {
+  for (const FrameType type : {FrameType::kPull, FrameType::kValue, FrameType::kContributors}) {
     push.type = type;
     CheckRefused(Encode(push), "total");
   }
