@@ -1,4 +1,6 @@
 // Workers that are gone, since they died or said goodbye: the others go on without them, or hear whom they wait for.
+#include <algorithm>
+
 #include "server/shard.h"
 
 namespace byteps_like {
