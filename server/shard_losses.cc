@@ -36,7 +36,7 @@ void Shard::GoOnWithout(Peer& gone) {
   for (auto& [id, key] : keys_) {
     for (auto& round : key->rounds)
       if (round->active() && failure_.ok()) LeaveOutOf(*key, *round, gone);
-    if (!IsKept(*key)) over.push_back(key.get());
+    if (IsOver(*key)) over.push_back(key.get());
   }
   for (Key* const key : over) Free(*key);
 }
@@ -47,7 +47,7 @@ void Shard::LeaveOutOf(Key& key, Round& round, Peer& gone) {
                      Status(Code::kPeerLost, "rank " + std::to_string(gone.rank) +
                                                  " is no longer in the job, and its bytes were to be broadcast"));
   const bool over = round.LeaveOut(gone.rank);
-  if (!round.finished()) Progress(key, round, gone.rank);
+  if (!round.finished() && IsWaitedFor(round)) Progress(key, round, gone.rank);
   if (over && round.finished()) round.Release();
 }
 
@@ -57,9 +57,22 @@ void Shard::LeaveOutGone(Key& key, Round& round) {
     if (GoesOnWithout(*peer) && failure_.ok()) LeaveOutOf(key, round, *peer);
 }
 
+// By a rank that lives: what only ranks that are gone have begun the others may never come to.
+bool Shard::IsWaitedFor(const Round& round) const {
+  return std::ranges::any_of(peers_,
+                             [&](const auto& one) { return round.ranks()[one->rank].begun && !GoesOnWithout(*one); });
+}
+
 void Shard::TellWhoIsGone(Peer& peer) {
   for (const auto& gone : peers_)
     if (GoesOnWithout(*gone)) TellWhoIsGone(peer, *gone);
+}
+
+// It has its result, or will have it before anything that is said now.
+bool Shard::HasHeardAll(const Round& round, const Peer& peer) const {
+  const Contribution& contribution = round.ranks()[peer.rank];
+  const bool on_its_way = round.finished() && contribution.sent == round.total() && !IsAway(peer, contribution);
+  return contribution.acknowledged || on_its_way;
 }
 
 // Of each round whose result this peer may not have yet: how much of the contribution is in it. Then that no more
@@ -72,7 +85,7 @@ void Shard::TellWhoIsGone(Peer& peer, const Peer& gone) {
   header.root = gone.rank;
   for (const auto& [id, key] : keys_)
     for (const auto& round : key->rounds) {
-      if (!round->active() || round->Brought(gone.rank) == 0 || round->ranks()[peer.rank].acknowledged) continue;
+      if (!round->active() || round->Brought(gone.rank) == 0 || HasHeardAll(*round, peer)) continue;
       header.key = id;
       header.round = round->number();
       header.offset = round->Brought(gone.rank);

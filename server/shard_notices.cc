@@ -89,8 +89,9 @@ bool Shard::IsOver(const Key& key) const {
   for (const auto& round : key.rounds) {
     if (!round->active()) continue;
     const bool open = round->complete() == 0;
-    given_up |= open;
+    given_up |= open && IsWaitedFor(*round);
     for (const auto& one : peers_) {
+      if (GoesOnWithout(*one)) continue;
       const Contribution& contribution = round->of(one->rank);
       const bool elsewhere = !contribution.begun && round->RivalOf(one->rank) != kNobody;
       const bool waits = open ? contribution.begun : !contribution.acknowledged && !elsewhere;

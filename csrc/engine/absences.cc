@@ -4,6 +4,19 @@
 
 namespace byteps_like {
 
+uint32_t ContributorsAt(std::span<const Absence> absences, uint64_t key, uint32_t world, uint32_t at) {
+  const auto lack =
+      std::ranges::count_if(absences, [=](const Absence& one) { return one.key == key && one.bytes <= at; });
+  return world - static_cast<uint32_t>(lack);
+}
+
+std::vector<uint32_t> CutsOf(std::span<const Absence> absences, uint64_t key) {
+  std::set<uint32_t> cuts;
+  for (const Absence& one : absences)
+    if (one.key == key && one.bytes > 0) cuts.insert(one.bytes);
+  return {cuts.begin(), cuts.end()};
+}
+
 void Absences::Hear(const Header& contributors) {
   if (contributors.total == 0) {
     gone_.insert(contributors.root);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <set>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -18,6 +19,11 @@ struct Absence {
   uint32_t total = 0;  // of all of it; 0: it had not begun
   bool operator==(const Absence&) const = default;
 };
+
+// How many of `world` ranks have brought byte `at` of a contribution to the key.
+uint32_t ContributorsAt(std::span<const Absence> absences, uint64_t key, uint32_t world, uint32_t at);
+// Where that number changes, but for the beginning; ascending.
+std::vector<uint32_t> CutsOf(std::span<const Absence> absences, uint64_t key);
 
 // Of one shard. Belongs to the I/O thread.
 class Absences {

@@ -73,6 +73,7 @@ class Job final : private Tap, private Board {
   void Complain(uint32_t rank, const std::string& what) override;
   void OnStep(uint32_t rank, char glyph, const std::string& what) override;
   void OnResult(uint32_t rank, const std::string& what, uint32_t checksum) override;
+  bool IsDead(uint32_t rank) const override { return workers_[rank].dead; }
   bool Meet(uint32_t rank) override;
 
   void RunWorker(uint32_t rank);

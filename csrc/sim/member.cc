@@ -161,6 +161,8 @@ Status Member::Begin(Tensor& tensor, uint32_t round) {
 Status Member::Finish(Tensor& tensor, uint32_t round) {
   const std::string what = "tensor " + std::to_string(tensor.number) + ", round " + std::to_string(round);
   if (Status done = Wait(*tensor.operation, what); !done.ok()) return done;
+  for (const Absence& one : tensor.operation->absences)
+    if (!board_.IsDead(one.rank)) board_.Complain(rank_, what + ": a rank that lives is missing");
   const size_t wrong =
       Expected{plan_, tensor.number, round}.FirstWrong(tensor.memory, tensor.parts, tensor.operation->absences);
   if (wrong < tensor.memory.size() / SizeOf(TypeOf(plan_, tensor.number)))

@@ -21,6 +21,7 @@ class Board {
   // It has the result of a round, with this checksum.
   virtual void OnResult(uint32_t rank, const std::string& what, uint32_t checksum) = 0;
   virtual void OnStep(uint32_t rank, char glyph, const std::string& what) = 0;
+  virtual bool IsDead(uint32_t rank) const = 0;
   virtual bool Meet(uint32_t rank) = 0;  // waits for all others; false: one of them doesn't come any more
 
  protected:

@@ -121,11 +121,20 @@ uint32_t DenseRound::Ready() const {
   return ready;
 }
 
+// All who live are absent. Whose bytes they were absent for may have died.
+Status DenseRound::NobodyContributes() const {
+  std::vector<uint32_t> gone;
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
+    if (ranks_[rank].gone) gone.push_back(rank);
+  if (gone.empty()) return Status(Code::kMismatch, "no rank contributes: all are absent");
+  return Status(Code::kPeerLost,
+                "no rank contributes: " + seats_->Names(gone) + " are no longer in the job, and the others are absent");
+}
+
 Result<bool> DenseRound::Advance() {
   const uint32_t ready = Ready();
   if (ready <= summed_) return false;
-  if (!relayed_ && absent_ + cuts_.size() >= seats_->counting())
-    return Status(Code::kMismatch, "no rank contributes: all are absent");
+  if (!relayed_ && absent_ + cuts_.size() >= seats_->counting()) return NobodyContributes();
   if (update_ != nullptr) {
     if (ready < total_) return false;
     if (Status finished = FinishWhole(); !finished.ok()) return finished;

@@ -47,6 +47,7 @@ class DenseRound final : public Round {
   void CutShort(uint32_t rank) override;
   bool CountsPart(uint32_t /*rank*/) const override { return true; }
   uint32_t Ready() const;
+  Status NobodyContributes() const;
   // Where a block ends that begins here: at a place from which on fewer contribute, at the latest.
   uint32_t BlockEnd(uint32_t from, uint32_t to) const;
   void Sum(uint32_t from, uint32_t to);

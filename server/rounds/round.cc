@@ -68,7 +68,7 @@ std::string Round::Disagreement(const Header& push, const Terms& terms) const {
   if (terms == terms_) return "";
   std::vector<uint32_t> others;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
-    if (ranks_[rank].begun || rank == opened_by_) others.push_back(rank);
+    if ((ranks_[rank].begun && !ranks_[rank].gone) || rank == opened_by_) others.push_back(rank);
   return seats_->Name(push.rank) + " sent " + byteps_like::Describe(terms) + ", but " + seats_->Names(others) +
          " sent " + byteps_like::Describe(terms_);
 }
@@ -151,6 +151,8 @@ void Round::Excuse(uint32_t rank) {
 
 bool Round::LeaveOut(uint32_t rank) {
   Contribution& contribution = ranks_[rank];
+  if (contribution.referred && !finished()) contribution.counted = summed_;
+  contribution.reference.reset();
   if (!contribution.begun) {
     Excuse(rank);
   } else if (!Has(rank)) {
@@ -163,7 +165,8 @@ bool Round::LeaveOut(uint32_t rank) {
 uint32_t Round::Brought(uint32_t rank) const {
   const Contribution& contribution = ranks_[rank];
   const bool counts = contribution.begun && !contribution.absent && Brings(rank) && (Has(rank) || CountsPart(rank));
-  return counts ? contribution.counted : 0;
+  const bool lies_there = contribution.referred && !contribution.gone && !finished();
+  return !counts ? 0 : lies_there ? summed_ : contribution.counted;
 }
 
 void Round::CutShort(uint32_t rank) {

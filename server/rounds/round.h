@@ -105,14 +105,16 @@ class Round {
   void Subscribe(uint32_t rank);                                 // begins; contributes nothing (it doesn't bring any)
   void Excuse(uint32_t rank);                      // begins; contributes nothing, wants nothing, isn't averaged over
   void Lack(uint32_t ranks) { absent_ += ranks; }  // so many of those that an aggregator speaks for are absent
-  // The rank is gone. What has been counted of it stays in the sum; the rest is not waited for, nor averaged over.
-  // True: all others have acknowledged the round. Only if it CanDoWithout.
+  // The rank is gone. What has been counted of it stays in the sum; the rest is not waited for, nor averaged over. Of
+  // what it has shared only what is summed already counts: the memory may be in other use from here on. True: all
+  // others have acknowledged the round. Only if it CanDoWithout.
   virtual bool LeaveOut(uint32_t rank);
   // The bytes of its contribution that are in the result, or will be if no more of it comes.
   uint32_t Brought(uint32_t rank) const;
+  // It has all that only this rank brings.
   bool CanDoWithout(uint32_t rank) const {
-    return source_ != rank || Has(rank);
-  }  // it has all that only this one brings
+    return source_ != rank || finished() || (Has(rank) && !ranks_[rank].referred);
+  }
   // The rank has moved on to the next round: it has its result. True: so have all.
   bool Acknowledge(uint32_t rank);
   // Takes note of a push's header. Results must tell all ranks the same, so none is sent before all ranks have begun.

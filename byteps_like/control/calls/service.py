@@ -460,6 +460,7 @@ class SchedulerService:
         if self._stopped:
             self._refuse_to_decide()
             return
+        self._let_go_of_uses()
         self._store()
         for notice in self.membership.outbox:
             _log_notice(notice.message)
@@ -480,6 +481,13 @@ class SchedulerService:
             self._loop.call_later(_LINGER, self.ended.set)
         if self._timer_update is None:
             self._timer_update = self._loop.call_later(_TIMER_SLACK, self._set_timer)
+
+    def _let_go_of_uses(self) -> None:
+        """What only workers that have died or left still use, if the epoch goes on without them."""
+        epoch = self.membership.epoch
+        if self._declarations is not None and epoch is not None and epoch.number == self._followed:
+            if epoch.can_lose_workers:
+                self._declarations.leave_out(epoch.gone())
 
     def _leave_out_gone(self) -> None:
         """Nobody waits at barriers for a worker that has died or left, if the epoch goes on without it."""

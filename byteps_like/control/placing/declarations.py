@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from byteps_like.control.bounds import MOST_NAMES, MOST_PARTS, room
@@ -71,12 +71,26 @@ class Declarations:
         comes next."""
         self._view = view
         left = {member for entry in self._entries.values() for member in entry.members}.difference(view.ranks)
-        self.users |= self._uses.keys() - view.ranks.keys()
-        self._uses = defaultdict(set, {member: ids for member, ids in self._uses.items() if member in view.ranks})
+        self._end_uses(left | (self._uses.keys() - view.ranks.keys()))
         for entry in list(self._entries.values()):
             entry.members = [member for member in entry.members if member not in left]
             entry.retired -= left
             self._let_go_if_unused(entry)
+
+    def leave_out(self, gone: Set[int]) -> None:
+        """These have died or left, and the others go on: what these are done with is let go of. What only `gone` have
+        declared stays, since the others may yet come to it."""
+        if self._uses.keys().isdisjoint(gone):
+            return
+        self._end_uses(gone)
+        for entry in list(self._entries.values()):
+            if any(member not in gone for member in entry.members):
+                entry.members = [member for member in entry.members if member not in gone]
+                self._let_go_if_unused(entry)
+
+    def _end_uses(self, gone: Set[int]) -> None:
+        self.users |= self._uses.keys() & gone
+        self._uses = defaultdict(set, {member: ids for member, ids in self._uses.items() if member not in gone})
 
     def declare(self, member: int, specs: Sequence[TensorSpec]) -> list[Declared]:
         """Partitions of each spec, in order. Raises MismatchError naming what each rank declared under the name."""

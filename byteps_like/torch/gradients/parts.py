@@ -41,7 +41,7 @@ class Scaling:
         """Those of a round over `size` ranks."""
         if self.predivide == 1.0:
             return RoundTerms(size, 1.0, self.op, 1.0)
-        return RoundTerms(size, 1.0 / self.predivide, Op.SUM, self.predivide / size)
+        return RoundTerms(size, 1.0 / self.predivide, Op.AVERAGE, self.predivide)
 
 
 @dataclass(frozen=True)

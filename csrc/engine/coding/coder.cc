@@ -179,8 +179,30 @@ Status Coder::DecodeResult(Coding& coding, std::byte* workspace) {
     count = header->count;
     body = body.subspan(kPayloadHeader);
   }
-  const float factor = divide ? 1.0f / static_cast<float>(count) : 1.0f;
-  return coding.codec->Decode(body, count, coding.draw, coding.agreed.data, workspace, factor, Elements(coding));
+  const auto decode = [&](uint32_t contributors, std::span<float> out) {
+    const float factor = divide ? 1.0f / static_cast<float>(contributors) : 1.0f;
+    return coding.codec->Decode(body, contributors, coding.draw, coding.agreed.data, workspace, factor, out);
+  };
+  const std::vector<Absence>& absences = part.operation->absences;
+  if (!coding.dense() || absences.empty()) return decode(count, Elements(coding));
+  return DecodeInParts(coding, absences, decode);
+}
+
+// Of a sum of numbers that some ranks have brought in part: no header counts its contributions. Rare enough for a pass
+// over all of it per part.
+Status Coder::DecodeInParts(Coding& coding, const std::vector<Absence>& absences, const DecodeAs& decode) {
+  const uint64_t key = coding.part->key;
+  const auto contributors = [&](uint32_t at) { return ContributorsAt(absences, key, coding.codec->world(), at); };
+  const std::span<float> out = Elements(coding);
+  if (Status decoded = decode(contributors(0), out); !decoded.ok()) return decoded;
+  for (const uint32_t cut : CutsOf(absences, key)) {
+    std::vector<float> rest(out.size());
+    if (Status decoded = decode(contributors(cut), rest); !decoded.ok()) return decoded;
+    const size_t begin = cut / SizeOf(*coding.plan.dense);
+    std::ranges::copy(rest.begin() + static_cast<ptrdiff_t>(begin), rest.end(),
+                      out.begin() + static_cast<ptrdiff_t>(begin));
+  }
+  return {};
 }
 
 void Coder::End(Coding& coding, const Status& status) {

@@ -4,8 +4,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <queue>
+#include <span>
 #include <vector>
 
 #include "csrc/base/status.h"
@@ -53,6 +55,9 @@ class Coder {
   void Encode(Coding& coding, PooledBuffer& own);
   void Decode(Coding& coding, PooledBuffer& own);
   Status DecodeResult(Coding& coding, std::byte* workspace);
+  // Decodes a result, of so many contributions, to an array.
+  using DecodeAs = std::function<Status(uint32_t contributors, std::span<float> out)>;
+  Status DecodeInParts(Coding& coding, const std::vector<Absence>& absences, const DecodeAs& decode);
   std::byte* Workspace(const Coding& coding, PooledBuffer& own);
   void End(Coding& coding, const Status& status);
 

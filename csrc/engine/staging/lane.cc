@@ -138,7 +138,11 @@ Status Lane::Decode(const Staging& staging) {
                   "the result of key " + std::to_string(part.key) + " is not of codec " + coding.codec->spec());
   };
   const uint32_t head = coding.head();
-  uint32_t count = coding.codec->world();
+  const std::vector<Absence>& absences = part.operation->absences;
+  uint32_t count = ContributorsAt(absences, part.key, coding.codec->world(), 0);
+  if (head == 0 && !CutsOf(absences, part.key).empty())
+    return Status(Code::kPeerLost, "a rank has died in the middle of its contribution to key " +
+                                       std::to_string(part.key) + ", whose parts a GPU can't decode apart");
   if (part.expected < head || part.expected - head > coding.plan.result) return wrong();
   const std::byte* const landed = coding.landing().data;
   if (head != 0) {

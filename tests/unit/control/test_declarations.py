@@ -139,6 +139,19 @@ def test_what_is_let_go_of_has_no_say_in_losses() -> None:
     assert table.can_lose_workers
 
 
+def test_what_those_who_live_are_done_with_is_let_go_of() -> None:
+    table = Declarations(view_of(range(3)), Placer([1], 4096))
+    spec, own = TensorSpec("w", DType.INT8, (9,)), TensorSpec("of the dead", DType.INT8, (9,))
+    [[first], _, _] = [table.declare(rank, [spec]) for rank in range(3)]
+    table.declare(2, [own])
+    table.leave_out({2})
+    assert table.uses(2) == []
+    assert table.declare(0, [own])[0].tensor_id == 1, "what others may yet come to stays where it is"
+    table.retire(0, [first.tensor_id])
+    table.retire(1, [first.tensor_id])
+    assert table.declare(0, [TensorSpec("w", DType.INT8, (10,))])[0].tensor_id == 2
+
+
 def test_on_loss_is_agreed_on_and_named() -> None:
     table = Declarations(view_of(range(2)), Placer([1], 4096))
     table.declare(0, [TensorSpec("w", DType.FLOAT32, (3,), on_loss="finish")])

@@ -1,8 +1,10 @@
 // Rounds that go on without ranks that are gone: what counts of them, what averages divide by, who is told what.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <numeric>
+#include <span>
 
 #include "server/shard.h"
 #include "tests/native/server/cluster_fixture.h"
@@ -146,7 +148,7 @@ TEST_CASE("elastic: a rank that dies before its contribution, or after it, and i
   CHECK(Hear(two, 7, 0).values == Values(0, 13, 0));
 }
 
-TEST_CASE("elastic: what a dead rank has shared counts whole") {
+TEST_CASE("elastic: what a rank that is gone has shared is not looked at any more") {
   constexpr uint32_t kBytes = 1 << 20;
   TestServer server(3, 0, kElastic);
   const auto memory = Ones(kBytes), other = Ones(kBytes);
@@ -161,13 +163,15 @@ TEST_CASE("elastic: what a dead rank has shared counts whole") {
   }
   REQUIRE(server.HasReceived(4));
   Die(server, dies);
+  std::fill_n(memory->data(), kBytes, std::byte{9});  // in other use by now
   Header header = PushHeader(2, 7, 0, kBytes);
   two.Send(header, Filled(kBytes, 5));
   std::optional<Message> message;
   do message = one.Receive();
   while (message && message->header.type != FrameType::kResult);
   REQUIRE(message.has_value());
-  CHECK(reinterpret_cast<const int32_t*>(other->data())[kBytes / 4 - 1] == 7);
+  CHECK(reinterpret_cast<const int32_t*>(other->data())[kBytes / 4 - 1] == 6);
+  CHECK(std::ranges::all_of(std::span(memory->data(), kBytes), [](std::byte one) { return one == std::byte{9}; }));
 }
 
 TEST_CASE("elastic: a broadcast of a dead rank names it, unless all of it has come; others' go on") {
@@ -336,6 +340,85 @@ TEST_CASE("elastic: of a merged payload, what has come counts, and the rest as z
       if (sum[i] != without[i]) FAIL("element " << i << " has " << sum[i] << ", neither with nor without the dead");
     CHECK(of_dead >= (come == size ? kNumel : come == size / 2 ? kNumel / 3 : 0));
     CHECK(server.failures == 0);
+  }
+}
+
+TEST_CASE("elastic: a round that survivors give up is freed, whether a dead rank had begun it or not") {
+  for (const bool begun : {false, true}) {
+    TestServer server(3, 0, kElastic);
+    RawLink dies = server.Connect(0), one = server.Connect(1), two = server.Connect(2);
+    Push(one, 1, 7, 0, 1);
+    if (begun) Push(dies, 0, 7, 0, 1);
+    REQUIRE(server.HasReceived(begun ? 2 : 1));
+    Die(server, dies);
+    Header forget = PushHeader(1, 7, 0, 0);
+    forget.type = FrameType::kForget;
+    one.Send(forget);
+    CHECK(Becomes(server.stats().keys, 0));
+    CHECK(server.stats().open_rounds == 0);
+    Push(two, 2, 8, 0, 1);
+    Push(one, 1, 8, 0, 1);
+    Hear(two, 8, 0);
+  }
+}
+
+TEST_CASE("elastic: a key that only the dead have begun is there for those who come later") {
+  TestServer server(3, 0, kElastic);
+  RawLink dies = server.Connect(0), one = server.Connect(1), two = server.Connect(2);
+  Push(dies, 0, 7, 0, 10);
+  REQUIRE(server.HasReceived(1));
+  Die(server, dies);
+  Push(one, 1, 7, 0, 1);
+  Push(two, 2, 7, 0, 2);
+  CHECK(Hear(one, 7, 0).values == Values(0, 13, 0));
+}
+
+TEST_CASE("elastic: where all who live are absent, those whose bytes they wait for are named") {
+  TestServer server(2, 0, kElastic);
+  RawLink dies = server.Connect(0), one = server.Connect(1);
+  Header absent = PushHeader(1, 7, 0, kTotal);
+  absent.flags = kAbsent;
+  absent.length = 0;
+  one.Send(absent);
+  Push(dies, 0, 7, 0, 1, 0, 4096);
+  REQUIRE(server.HasReceived(2));
+  Die(server, dies);
+  CHECK(Contains(one.ReceiveError(), "rank 0 are no longer in the job, and the others are absent"));
+}
+
+TEST_CASE("elastic: all leave in the middle of a round, and nothing has failed") {
+  TestServer server(2, 0, kElastic);
+  RawLink one = server.Connect(0), two = server.Connect(1);
+  Push(one, 0, 7, 0, 1, 0, 4096);
+  Push(two, 1, 7, 0, 1, 0, 4096);
+  REQUIRE(server.HasReceived(2));
+  Die(server, one);
+  (*server).LeaveOut(1, 1);
+  CHECK(Becomes(server.stats().keys, 0));
+  CHECK(server.failures == 0);
+}
+
+TEST_CASE("elastic: an average by a codec divides by those who are in it, also where no header counts them") {
+  for (const std::string spec : {"fp16", "onebit:block=256", "fixed:bits=32,block=256"}) {
+    CAPTURE(spec);
+    constexpr size_t kCount = 4096;
+    Cluster cluster({.workers = 4, .servers = 1, .elastic = true});
+    cluster.Kill(0);
+    cluster.server(0).LeaveOut(1, 0);
+    cluster.Everybody([&](uint32_t rank) {
+      if (rank == 0) return;
+      Floats x(kCount, 12.0f);
+      const auto parts = cluster.Cut(kCount * 4, 100);
+      auto declared = cluster.engine(rank).DeclareCoded(parts, {CodecFor(spec, 4), spec});
+      REQUIRE(declared.ok());
+      auto operation = cluster.engine(rank).Submit({.tensor = *declared,
+                                                          .address = reinterpret_cast<std::byte*>(x.data()),
+                                                          .last_part = static_cast<uint32_t>(parts.size()),
+                                                          .op = Op::kAverage});
+      REQUIRE(operation.ok());
+      REQUIRE(cluster.engine(rank).Wait(**operation, In(10)).ok());
+      CHECK(x[7] == doctest::Approx(12.0).epsilon(0.001));
+    });
   }
 }
 
