@@ -484,10 +484,9 @@ class SchedulerService:
 
     def _let_go_of_uses(self) -> None:
         """What only workers that have died or left still use, if the epoch goes on without them."""
-        epoch = self.membership.epoch
-        if self._declarations is not None and epoch is not None and epoch.number == self._followed:
-            if epoch.can_lose_workers:
-                self._declarations.leave_out(epoch.gone())
+        epoch, table = self.membership.epoch, self._declarations
+        if epoch is not None and table is not None and epoch.can_lose_workers and epoch.number == self._followed:
+            table.leave_out(epoch.gone())
 
     def _leave_out_gone(self) -> None:
         """Nobody waits at barriers for a worker that has died or left, if the epoch goes on without it."""
