@@ -193,7 +193,7 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink {
   void GoOnWithout(Peer& gone);
   void LeaveOutOf(Key& key, Round& round, Peer& gone);
   void LeaveOutGone(Key& key, Round& round);
-  bool IsWaitedFor(const Round& round) const;
+  bool IsAbandoned(const Round& round) const;
   bool HasHeardAll(const Round& round, const Peer& peer) const;
   void TellWhoIsGone(Peer& peer);
   void TellWhoIsGone(Peer& peer, const Peer& gone);

@@ -47,7 +47,7 @@ void Shard::LeaveOutOf(Key& key, Round& round, Peer& gone) {
                      Status(Code::kPeerLost, "rank " + std::to_string(gone.rank) +
                                                  " is no longer in the job, and its bytes were to be broadcast"));
   const bool over = round.LeaveOut(gone.rank);
-  if (!round.finished() && IsWaitedFor(round)) Progress(key, round, gone.rank);
+  if (!round.finished() && !IsAbandoned(round)) Progress(key, round, gone.rank);
   if (over && round.finished()) round.Release();
 }
 
@@ -57,10 +57,12 @@ void Shard::LeaveOutGone(Key& key, Round& round) {
     if (GoesOnWithout(*peer) && failure_.ok()) LeaveOutOf(key, round, *peer);
 }
 
-// By a rank that lives: what only ranks that are gone have begun the others may never come to.
-bool Shard::IsWaitedFor(const Round& round) const {
-  return std::ranges::any_of(peers_,
-                             [&](const auto& one) { return round.ranks()[one->rank].begun && !GoesOnWithout(*one); });
+// Only ranks that are gone have begun it, and the others may never come to it.
+bool Shard::IsAbandoned(const Round& round) const {
+  const auto begun = [&](const auto& one) { return round.ranks()[one->rank].begun; };
+  const auto gone = [&](const auto& one) { return GoesOnWithout(*one); };
+  return std::ranges::any_of(peers_, [&](const auto& one) { return begun(one) && gone(one); }) &&
+         std::ranges::none_of(peers_, [&](const auto& one) { return begun(one) && !gone(one); });
 }
 
 void Shard::TellWhoIsGone(Peer& peer) {

@@ -60,13 +60,13 @@ void Shard::OnForget(Peer& peer, const Header& header) {
 void Shard::Free(Key& key) {
   for (const auto& round : key.rounds) {
     if (!round->active()) continue;
+    if (!round->finished()) --stats_.open_rounds;
     if (round->complete() > 0) {
       for (const auto& one : peers_)
         if (round->of(one->rank).begun && !round->of(one->rank).gone && !MayHaveAll(*round, one->rank))
           return Blame(*one, KeyText(key.key) + ": the rank forgets the key before it has its result");
       continue;
     }
-    --stats_.open_rounds;
     if (given_up_.size() == kMostGivenUp) given_up_.clear();
     given_up_.insert(key.key);
   }
@@ -89,7 +89,7 @@ bool Shard::IsOver(const Key& key) const {
   for (const auto& round : key.rounds) {
     if (!round->active()) continue;
     const bool open = round->complete() == 0;
-    given_up |= open && IsWaitedFor(*round);
+    given_up |= open && !IsAbandoned(*round);
     for (const auto& one : peers_) {
       if (GoesOnWithout(*one)) continue;
       const Contribution& contribution = round->of(one->rank);

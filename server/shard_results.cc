@@ -125,7 +125,7 @@ void Shard::CheckStalls() {
 void Shard::CheckStall(Key& key, Round& round) {
   const std::chrono::duration<double> age = Clock::now() - round.last_progress();
   if (age.count() < world_.stall_warning && age.count() < world_.stall_timeout) return;
-  if (!IsWaitedFor(round)) return;
+  if (IsAbandoned(round)) return;
   if (relay_ && round.summed() == round.total()) return;  // its owner warns, and that it is silent is noticed (Relay)
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.1f s", age.count());

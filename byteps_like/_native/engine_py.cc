@@ -382,24 +382,12 @@ std::map<std::string, uint64_t> Counters(PyEngine& self) {
           {"staged_up", self.engine().bytes_up()}};
 }
 
-std::vector<std::tuple<uint32_t, uint64_t, uint32_t, uint32_t>> AbsencesOf(const Operation& operation) {
-  std::vector<std::tuple<uint32_t, uint64_t, uint32_t, uint32_t>> absences;
-  if (!operation.done()) return absences;
-  absences.reserve(operation.absences.size());
-  for (const Absence& one : operation.absences) absences.emplace_back(one.rank, one.key, one.bytes, one.total);
-  return absences;
-}
-
 }  // namespace
 
 void BindEngine(nb::module_& m) {
-  nb::class_<Operation>(m, "Operation")
-      .def("done", &Operation::done)
-      .def_prop_ro("moves", [](const Operation& self) { return self.done() && self.moves.load(); })
-      .def(
-          "absences", &AbsencesOf,
-          "(rank, key, bytes, total) of each rank that is gone and a partition that lacks some of its contribution, of "
-          "which `bytes` of `total` are in the result; none before it is done.");
+  nb::class_<Operation>(m, "Operation").def("done", &Operation::done).def_prop_ro("moves", [](const Operation& self) {
+    return self.done() && self.moves.load();
+  });
   nb::class_<KeepOperation, Operation>(m, "KeepOperation")
       .def("outcomes", &Outcomes,
            "(what became of it, version, contributors) of each partition; none before it is done.")

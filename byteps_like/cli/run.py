@@ -67,6 +67,12 @@ Spares = Annotated[
 Discover = Annotated[
     str, typer.Option(metavar="SCRIPT", help="Of an elastic job: a script that prints host:slots lines.")
 ]
+MinWorkers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Let the others finish while so many workers are left; default: a failure ends it."),
+]
+Tls = Annotated[bool, typer.Option("--tls", help="Encrypt links between hosts, and calls to scheduler and servers.")]
+NoPin = Annotated[bool, typer.Option("--no-pin", help="Do not pin workers to the cores next to their GPUs.")]
 Start = Annotated[
     str, typer.Option(metavar="TEMPLATE", help="What starts workers on other hosts, as in 'ssh {host} {command}'.")
 ]
@@ -91,20 +97,13 @@ def run(
     timeout: Annotated[float | None, typer.Option(min=0.0, help="End the job after this many seconds.")] = None,
     grace: Annotated[float, typer.Option(min=0.0, help="Seconds between SIGTERM and SIGKILL.")] = 5.0,
     job: Annotated[str, typer.Option(help="Name of the job; default: a new one.")] = "",
-    tls: Annotated[
-        bool, typer.Option("--tls", help="Encrypt links between hosts, and calls to scheduler and servers.")
-    ] = False,
-    min_workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Let the others finish while so many workers are left; default: a failure ends it."),
-    ] = None,
+    tls: Tls = False,
+    min_workers: MinWorkers = None,
     max_workers: MaxWorkers = None,
     spares: Spares = 0,
     discover: Discover = "",
     start: Start = "",
-    no_pin: Annotated[
-        bool, typer.Option("--no-pin", help="Do not pin workers to the cores next to their GPUs.")
-    ] = False,
+    no_pin: NoPin = False,
 ) -> None:
     """Starts scheduler, servers and workers on this host and shows their output, each line prefixed with role and rank.
 

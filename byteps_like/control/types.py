@@ -73,7 +73,7 @@ class View:
         """Number of workers."""
         return len(self.workers)
 
-    @property
+    @cached_property
     def finishes_sums(self) -> bool:
         """Whether servers finish sums without workers that have died: in elastic jobs, but not by way of aggregators,
         nor with portable workers, which don't hear who is missing."""

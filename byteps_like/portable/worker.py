@@ -82,7 +82,7 @@ class Control(Protocol):
         """Ends the membership in order."""
 
     @property
-    def joiners(self) -> int:
+    def changes(self) -> int:
         """How often it was said that others wait to join."""
 
 
@@ -363,9 +363,9 @@ class PortableWorker(Stands):
         self._verdict.met(met)
         self._client.report(met)
 
-    def joiners(self) -> int:
-        """See worker.api.HearsOfJoiners."""
-        return self._client.joiners
+    def changes(self) -> int:
+        """See worker.api.HearsOfChanges."""
+        return self._client.changes
 
     def _on_control_event(self, event: WatchEvent) -> None:
         if event.kind in (EventKind.WARNING, EventKind.LOST):

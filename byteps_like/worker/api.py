@@ -197,10 +197,10 @@ class Meets(Protocol):
 
 
 @runtime_checkable
-class HearsOfJoiners(Protocol):
+class HearsOfChanges(Protocol):
     """A worker of a job that others may join while it runs."""
 
-    def joiners(self) -> int:
+    def changes(self) -> int:
         """How often this rank has heard, in this world, that others wait to join, or that some have died without whom
         it goes on. Others hear of it a little earlier or later."""
 

@@ -23,7 +23,7 @@ from byteps_like.worker.api import (
     Declared,
     Feedback,
     Handle,
-    HearsOfJoiners,
+    HearsOfChanges,
     Links,
     Meeting,
     Meets,
@@ -258,9 +258,9 @@ class CollectiveWorker(Stands):
         if isinstance(self._base, Meets):
             self._base.attend(who)
 
-    def joiners(self) -> int:
-        """See worker.api.HearsOfJoiners."""
-        return self._base.joiners() if isinstance(self._base, HearsOfJoiners) else 0
+    def changes(self) -> int:
+        """See worker.api.HearsOfChanges."""
+        return self._base.changes() if isinstance(self._base, HearsOfChanges) else 0
 
     def places(self) -> Places:
         """See worker.api.Placed."""

@@ -30,7 +30,7 @@ from byteps_like.worker.api import (
     Feedback,
     Forgets,
     Handle,
-    HearsOfJoiners,
+    HearsOfChanges,
     KernelsOf,
     Links,
     Meeting,
@@ -279,9 +279,9 @@ class Owning(Stands):
         if isinstance(self._worker, Meets):
             self._worker.attend(who)
 
-    def joiners(self) -> int:
-        """See worker.api.HearsOfJoiners."""
-        return self._worker.joiners() if isinstance(self._worker, HearsOfJoiners) else 0
+    def changes(self) -> int:
+        """See worker.api.HearsOfChanges."""
+        return self._worker.changes() if isinstance(self._worker, HearsOfChanges) else 0
 
     def places(self) -> Places:
         """See worker.api.Placed."""

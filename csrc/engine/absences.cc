@@ -4,16 +4,15 @@
 
 namespace byteps_like {
 
-uint32_t ContributorsAt(std::span<const Absence> absences, uint64_t key, uint32_t world, uint32_t at) {
-  const auto lack =
-      std::ranges::count_if(absences, [=](const Absence& one) { return one.key == key && one.bytes <= at; });
+uint32_t ContributorsAt(std::span<const Absence> absences, uint32_t world, uint32_t at) {
+  const auto lack = std::ranges::count_if(absences, [at](const Absence& one) { return one.bytes <= at; });
   return world - static_cast<uint32_t>(lack);
 }
 
-std::vector<uint32_t> CutsOf(std::span<const Absence> absences, uint64_t key) {
+std::vector<uint32_t> CutsOf(std::span<const Absence> absences) {
   std::set<uint32_t> cuts;
   for (const Absence& one : absences)
-    if (one.key == key && one.bytes > 0) cuts.insert(one.bytes);
+    if (one.bytes > 0) cuts.insert(one.bytes);
   return {cuts.begin(), cuts.end()};
 }
 
@@ -35,18 +34,20 @@ void Absences::Hear(const Header& contributors) {
   }
 }
 
-void Absences::Collect(uint64_t key, uint32_t round, std::vector<Absence>& to) {
+std::vector<Absence> Absences::Take(uint64_t key, uint32_t round) {
+  std::vector<Absence> absences;
   const auto known = brought_.find(key);
   for (const uint32_t rank : gone_) {
     Absence absence{rank, key};
     if (known != brought_.end())
       for (const Brought& one : known->second)
         if (one.round == round && one.what.rank == rank) absence = one.what;
-    if (absence.total == 0 || absence.bytes < absence.total) to.push_back(absence);
+    if (absence.total == 0 || absence.bytes < absence.total) absences.push_back(absence);
   }
-  if (known == brought_.end()) return;
+  if (known == brought_.end()) return absences;
   std::erase_if(known->second, [round](const Brought& one) { return static_cast<int32_t>(one.round - round) <= 0; });
   if (known->second.empty()) brought_.erase(known);
+  return absences;
 }
 
 }  // namespace byteps_like

@@ -1,4 +1,4 @@
-// Which ranks that are gone lack in what a shard has summed without them, as it says by CONTRIBUTORS.
+// Which ranks that are gone are missing in what a shard has summed, as it says by CONTRIBUTORS.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,18 @@ struct Absence {
   bool operator==(const Absence&) const = default;
 };
 
-// How many of `world` ranks have brought byte `at` of a contribution to the key.
-uint32_t ContributorsAt(std::span<const Absence> absences, uint64_t key, uint32_t world, uint32_t at);
+// How many of `world` ranks have brought byte `at` of their contributions to a key, of which these are absent.
+uint32_t ContributorsAt(std::span<const Absence> absences, uint32_t world, uint32_t at);
 // Where that number changes, but for the beginning; ascending.
-std::vector<uint32_t> CutsOf(std::span<const Absence> absences, uint64_t key);
+std::vector<uint32_t> CutsOf(std::span<const Absence> absences);
 
 // Of one shard. Belongs to the I/O thread.
 class Absences {
  public:
   bool empty() const { return gone_.empty(); }
   void Hear(const Header& contributors);
-  // Of a round whose result is here: adds who lacks in it. No earlier round of the key will be asked about.
-  void Collect(uint64_t key, uint32_t round, std::vector<Absence>& to);
+  // Those of a round whose result is here. No earlier round of the key will be asked about.
+  std::vector<Absence> Take(uint64_t key, uint32_t round);
   void Forget(uint64_t key) { brought_.erase(key); }
 
  private:

@@ -83,7 +83,7 @@ class Channel : private LinkHandler {
   void Resume(Part& part);
   void Queue(Part& part);
   void Dequeue();  // its first part
-  static Operation* OperationOf(const Part& part);
+  static const Operation* OperationOf(const Part& part);
   Part* Next();     // the part it would send next; nullptr: none
   void Announce();  // to the others, whether it has something to send
   bool NextData(Outgoing& next);

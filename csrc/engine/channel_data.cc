@@ -66,7 +66,7 @@ void Channel::Enqueue(Part& part) {
   Queue(part);
 }
 
-Operation* Channel::OperationOf(const Part& part) {
+const Operation* Channel::OperationOf(const Part& part) {
   const Part& payload = part.operation == nullptr && part.coding != nullptr ? *part.coding->part : part;
   return payload.operation.get();
 }
@@ -540,8 +540,7 @@ void Channel::Finish(Part& part, const Status& status) {
   in_flight_.pop_back();
   if (part.streamed && part.brings) ahead_ -= part.sent - Returned(part);
   LeaveBounce(part, status);
-  if (!absences_.empty() && status.ok() && !part.absent)
-    if (Operation* const operation = OperationOf(part)) absences_.Collect(part.key, part.round, operation->absences);
+  if (!absences_.empty()) part.absences = absences_.Take(part.key, part.round);
   part.streamed = part.begun = part.queued = false;
   if (Tracing() && status.ok() && !part.absent) TraceStage(TraceKind::kReceived, part, part.traced.landed);
   ++part.round;

@@ -257,6 +257,7 @@ void Engine::Done(Part& part, const Status& status) {
   const std::shared_ptr<Operation> operation = std::move(part.operation);
   if (operation->remaining.load(std::memory_order_relaxed) == 1) memory = std::move(operation->memory);
   if (!status.ok()) operation->status = status;
+  operation->absences.insert(operation->absences.end(), part.absences.begin(), part.absences.end());
   if (part.staging != nullptr) part.staging->active = false;
   EndPart(*operation);
 }

@@ -73,18 +73,19 @@ struct Part {
 
   uint64_t order = 0;
   uint32_t round = 0;
-  uint32_t pending = 0;     // bytes at its end that are not there yet: Channel::Grown will tell
-  uint32_t sent = 0;        // prefix of the contribution handed to the link
-  uint32_t landed = 0;      // prefix of the result that is in place
-  uint32_t expected = 0;    // bytes of the result; encoded: 0 until its first frame
-  size_t slot = 0;          // index among its channel's parts in flight
-  bool queued = false;      // in its channel's queue
-  uint32_t waiting = 0;     // places that it has in there, of which the queue passes over all but one
-  bool told_owner = false;  // by the present link
-  bool begun = false;       // its first frame went out
-  bool resuming = false;    // waits for kResumed on a new link
-  bool streamed = false;    // its bytes go over the link: not by reference
-  Bounce bounce;            // the shared memory by way of which it goes; none: its own is shared, or it is streamed
+  uint32_t pending = 0;           // bytes at its end that are not there yet: Channel::Grown will tell
+  uint32_t sent = 0;              // prefix of the contribution handed to the link
+  uint32_t landed = 0;            // prefix of the result that is in place
+  uint32_t expected = 0;          // bytes of the result; encoded: 0 until its first frame
+  std::vector<Absence> absences;  // of its last result; whoever decodes that reads them
+  size_t slot = 0;                // index among its channel's parts in flight
+  bool queued = false;            // in its channel's queue
+  uint32_t waiting = 0;           // places that it has in there, of which the queue passes over all but one
+  bool told_owner = false;        // by the present link
+  bool begun = false;             // its first frame went out
+  bool resuming = false;          // waits for kResumed on a new link
+  bool streamed = false;          // its bytes go over the link: not by reference
+  Bounce bounce;  // the shared memory by way of which it goes; none: its own is shared, or it is streamed
 
   struct {
     int64_t ready = 0, sent = 0, landed = 0;  // TraceClock: submitted, first frame out, first bytes in

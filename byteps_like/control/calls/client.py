@@ -102,9 +102,9 @@ class ControlClient:
         return self.member.rank
 
     @property
-    def joiners(self) -> int:
-        """How often the scheduler has said that others wait to join the job of this member."""
-        return self._session.joiners if self._session is not None else 0
+    def changes(self) -> int:
+        """How often the scheduler has said that others wait to join this job, or have died."""
+        return self._session.changes if self._session is not None else 0
 
     @property
     def error(self) -> BytePSLikeError | None:

@@ -68,8 +68,8 @@ class Session:
         """The member number that Join gave."""
         self.error: BytePSLikeError | None = None
         self.closed = False
-        self.joiners = 0
-        """How often it was said that others wait to join."""
+        self.changes = 0
+        """How often it was said that others wait to join, or that some have died."""
         self.waiting: tuple[Waiting, float] | None = None
         """What the rank waits for, and since when (time.monotonic) it has said so."""
         self._config, self._secret, self._claim, self._on_event, self._stats = config, secret, claim, on_event, stats
@@ -299,7 +299,7 @@ class Session:
         elif event.kind is EventKind.ENDED:
             self._views.put_nowait(ShutdownError(event.text))
         elif event.kind is EventKind.JOINERS or (event.kind is EventKind.LOST and self._config.elastic):
-            self.joiners += 1
+            self.changes += 1
         elif event.kind is EventKind.RECORD:
             self._record(event.text)
             return

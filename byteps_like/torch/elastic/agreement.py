@@ -14,15 +14,15 @@ import torch
 
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.ops.differentiable import push_pull
-from byteps_like.worker.api import HearsOfJoiners
+from byteps_like.worker.api import HearsOfChanges
 
 _NAME = "byteps_like.elastic.commit"
 
 
-def joiners() -> int:
+def changes() -> int:
     """How often this rank has heard, in this world, that the next one would have other members."""
     worker = _runtime.current().worker
-    return worker.joiners() if isinstance(worker, HearsOfJoiners) else 0
+    return worker.changes() if isinstance(worker, HearsOfChanges) else 0
 
 
 def exchange(own: Sequence[int]) -> list[list[int]]:

@@ -48,8 +48,8 @@ def run(train: Train[Any] | None = None, *, reset_limit: int | None = None) -> A
 
     Raises TooFewWorkersError if too few come to the next world; after `reset_limit` such changes, or five in a row
     without a commit between them, what would have been the next one's cause; at once what `train` raises else, mistakes
-    of the script (MismatchError) among it. All
-    collective operations belong inside: a worker that joins later makes only those that are made here.
+    of the script (MismatchError) among it. All collective operations belong inside: a worker that joins later makes
+    only those that are made here.
     """
     if train is None:
         return functools.partial(run, reset_limit=reset_limit)

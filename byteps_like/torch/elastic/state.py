@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any
 
-from byteps_like.torch.elastic.agreement import exchange, joiners
+from byteps_like.torch.elastic.agreement import changes, exchange
 from byteps_like.torch.elastic.interrupts import HostsUpdatedInterrupt
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.ops.objects import broadcast_object
@@ -39,18 +39,18 @@ class State:
         """Keeps the values as they are, to be restored after a loss. Blocks until all ranks have come here.
 
         Costs a copy of the state, and a sum of a few numbers. Raises HostsUpdatedInterrupt on all ranks if others wait
-        to join, and what a sum raises.
+        to join, or one has died without whom servers have finished the step, and what a sum raises.
         """
         # All ranks have come here once the sum is there. So if one of them dies, each of the others restores this
         # commit or the one before, and they go on from that of rank 0, which knows what the others had done by then.
-        wanted = self._are_joiners_there()
+        wanted = self._will_change()
         self.save()
         if wanted:
             raise HostsUpdatedInterrupt
 
     def check_host_updates(self) -> None:
         """`commit` without keeping anything."""
-        if self._are_joiners_there():
+        if self._will_change():
             raise HostsUpdatedInterrupt
 
     def save(self) -> None:
@@ -68,8 +68,8 @@ class State:
     def reset(self) -> None:
         """What depends on the world is made anew. Nothing, by default."""
 
-    def _are_joiners_there(self) -> bool:
-        rows = exchange([joiners(), *self._progress()])
+    def _will_change(self) -> bool:
+        rows = exchange([changes(), *self._progress()])
         self._hear_progress([row[1:] for row in rows])
         self.commits += 1
         return any(row[0] for row in rows)

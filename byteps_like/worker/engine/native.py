@@ -494,9 +494,9 @@ class NativeWorker(Stands):
         elif self._verdict.met(error := from_code(code, f"rank {self.rank}: {named}", rank=self.rank)):
             self._client.report(error)
 
-    def joiners(self) -> int:
-        """See worker.api.HearsOfJoiners."""
-        return self._client.joiners
+    def changes(self) -> int:
+        """See worker.api.HearsOfChanges."""
+        return self._client.changes
 
     def _on_control_event(self, event: WatchEvent) -> None:
         if event.kind is EventKind.LOST:

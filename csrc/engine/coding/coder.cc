@@ -169,7 +169,7 @@ Status Coder::DecodeResult(Coding& coding, std::byte* workspace) {
   const Part& part = *coding.part;
   const bool average = coding.op == Op::kAverage;
   Bytes body{coding.landing().data, part.expected};
-  uint32_t count = coding.codec->world();
+  uint32_t count = 0;
   const bool divide = average && (!coding.dense() || !IsFloat(*coding.plan.dense));  // else the server has done it
   if (!coding.dense()) {
     auto header = DecodePayloadHeader(body);
@@ -183,19 +183,17 @@ Status Coder::DecodeResult(Coding& coding, std::byte* workspace) {
     const float factor = divide ? 1.0f / static_cast<float>(contributors) : 1.0f;
     return coding.codec->Decode(body, contributors, coding.draw, coding.agreed.data, workspace, factor, out);
   };
-  const std::vector<Absence>& absences = part.operation->absences;
-  if (!coding.dense() || absences.empty()) return decode(count, Elements(coding));
-  return DecodeInParts(coding, absences, decode);
+  return coding.dense() ? DecodeInParts(coding, decode) : decode(count, Elements(coding));
 }
 
-// Of a sum of numbers that some ranks have brought in part: no header counts its contributions. Rare enough for a pass
-// over all of it per part.
-Status Coder::DecodeInParts(Coding& coding, const std::vector<Absence>& absences, const DecodeAs& decode) {
-  const uint64_t key = coding.part->key;
-  const auto contributors = [&](uint32_t at) { return ContributorsAt(absences, key, coding.codec->world(), at); };
+// Of a sum of numbers no header counts the contributions, and ranks may have brought a part of theirs: rare enough for
+// one more pass over all of it for each such part.
+Status Coder::DecodeInParts(Coding& coding, const DecodeAs& decode) {
+  const std::vector<Absence>& absences = coding.part->absences;
+  const auto contributors = [&](uint32_t at) { return ContributorsAt(absences, coding.codec->world(), at); };
   const std::span<float> out = Elements(coding);
   if (Status decoded = decode(contributors(0), out); !decoded.ok()) return decoded;
-  for (const uint32_t cut : CutsOf(absences, key)) {
+  for (const uint32_t cut : CutsOf(absences)) {
     std::vector<float> rest(out.size());
     if (Status decoded = decode(contributors(cut), rest); !decoded.ok()) return decoded;
     const size_t begin = cut / SizeOf(*coding.plan.dense);

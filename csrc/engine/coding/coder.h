@@ -57,7 +57,7 @@ class Coder {
   Status DecodeResult(Coding& coding, std::byte* workspace);
   // Decodes a result, of so many contributions, to an array.
   using DecodeAs = std::function<Status(uint32_t contributors, std::span<float> out)>;
-  Status DecodeInParts(Coding& coding, const std::vector<Absence>& absences, const DecodeAs& decode);
+  Status DecodeInParts(Coding& coding, const DecodeAs& decode);
   std::byte* Workspace(const Coding& coding, PooledBuffer& own);
   void End(Coding& coding, const Status& status);
 

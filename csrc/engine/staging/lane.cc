@@ -138,9 +138,8 @@ Status Lane::Decode(const Staging& staging) {
                   "the result of key " + std::to_string(part.key) + " is not of codec " + coding.codec->spec());
   };
   const uint32_t head = coding.head();
-  const std::vector<Absence>& absences = part.operation->absences;
-  uint32_t count = ContributorsAt(absences, part.key, coding.codec->world(), 0);
-  if (head == 0 && !CutsOf(absences, part.key).empty())
+  uint32_t count = ContributorsAt(part.absences, coding.codec->world(), 0);
+  if (head == 0 && !CutsOf(part.absences).empty())
     return Status(Code::kPeerLost, "a rank has died in the middle of its contribution to key " +
                                        std::to_string(part.key) + ", whose parts a GPU can't decode apart");
   if (part.expected < head || part.expected - head > coding.plan.result) return wrong();

@@ -94,6 +94,22 @@ def train(bps: Any, rank: int, size: int, compression: str | None, steps: int) -
     return {"accuracy": accuracy, "weights": hashlib.sha256(weights.numpy().tobytes()).hexdigest()}
 
 
+def step_by_constants(bps: Any, rank: int, size: int, options: dict[str, Any]) -> list[float]:
+    """Ten steps of a gradient that is 12 on all ranks and everywhere, so that its average is 12 of however many. Rank 1
+    dies in the fifth. The least and the greatest of the weights in the end, which were 0."""
+    weights = torch.nn.Parameter(torch.zeros(300_000))
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD([weights], lr=1.0), [("weights", weights)], **options)
+    for step in range(10):
+        optimizer.zero_grad()
+        if step == 4:
+            die(rank, [1], 0.002)
+        (12 * weights).sum().backward()
+        optimizer.step()
+    if rank == 1:
+        time.sleep(60)
+    return [float(weights.min()), float(weights.max())]
+
+
 def then_call(bps: Any, rank: int, size: int, how: str) -> list[Seen]:
     """Something that two ranks must come to, or all that live: while rank 1 dies, and once that is known."""
     call = {

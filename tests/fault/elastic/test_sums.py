@@ -53,6 +53,16 @@ def test_training_goes_on_with_the_same_weights(pool: Pool, compression: str | N
     assert all(one["accuracy"] > 0.9 for one in found), found
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"gradient_predivide_factor": 2.0}, {"compression": "fixed:bits=32,block=256"}], ids=str
+)
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_averages_are_over_those_who_are_in_them(pool: Pool, options: dict[str, Any], transport: str) -> None:
+    with job(RANKS, 2, transport=transport, elastic=True) as cluster:
+        found = _survivors(pool.answers(cluster, bodies.step_by_constants, options), [1])
+    assert found == [pytest.approx([-120.0, -120.0], rel=1e-5)] * (RANKS - 1)
+
+
 @pytest.mark.parametrize("how", ["broadcast", "allgather", "barrier"])
 def test_what_needs_the_dead_rank_names_it(pool: Pool, how: str) -> None:
     with job(RANKS, 2, elastic=True) as cluster:

@@ -395,6 +395,7 @@ TEST_CASE("elastic: all leave in the middle of a round, and nothing has failed")
   Die(server, one);
   (*server).LeaveOut(1, 1);
   CHECK(Becomes(server.stats().keys, 0));
+  CHECK(server.stats().open_rounds == 0);
   CHECK(server.failures == 0);
 }
 
@@ -412,9 +413,9 @@ TEST_CASE("elastic: an average by a codec divides by those who are in it, also w
       auto declared = cluster.engine(rank).DeclareCoded(parts, {CodecFor(spec, 4), spec});
       REQUIRE(declared.ok());
       auto operation = cluster.engine(rank).Submit({.tensor = *declared,
-                                                          .address = reinterpret_cast<std::byte*>(x.data()),
-                                                          .last_part = static_cast<uint32_t>(parts.size()),
-                                                          .op = Op::kAverage});
+                                                    .address = reinterpret_cast<std::byte*>(x.data()),
+                                                    .last_part = static_cast<uint32_t>(parts.size()),
+                                                    .op = Op::kAverage});
       REQUIRE(operation.ok());
       REQUIRE(cluster.engine(rank).Wait(**operation, In(10)).ok());
       CHECK(x[7] == doctest::Approx(12.0).epsilon(0.001));

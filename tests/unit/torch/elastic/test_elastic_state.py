@@ -214,7 +214,7 @@ def test_a_rank_that_has_not_heard_of_joiners_is_interrupted_too(monkeypatch: py
         state.commit()
     state.restore()
     assert state.step == 5, "saved before it was raised"
-    assert agreement.joiners() == 0
+    assert agreement.changes() == 0
 
 
 def test_states_of_users_say_how_they_are_kept() -> None:
