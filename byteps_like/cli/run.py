@@ -47,8 +47,10 @@ def parse_servers(text: str) -> int | None:
     return int(text)
 
 
-def _server_count(workers: int, quiet: bool) -> int:
-    """As many as improve speed."""
+def _server_count(text: str, workers: int, quiet: bool) -> int:
+    """As many as are asked for, or improve speed."""
+    if (count := parse_servers(text)) is not None:
+        return count
     from byteps_like.launch.fleet import choose
 
     fleet = choose([1.0], 1, workers)
@@ -116,21 +118,14 @@ def run(
     from byteps_like.launch.run import run_job
 
     elastic = _elastic(workers, min_workers, max_workers, Elsewhere(spares, discover, start))
-    if elastic is None and min_workers is not None and min_workers > workers:
-        raise typer.BadParameter(f"{min_workers} of {workers} workers", param_hint="--min-workers")
     if log_dir is not None:
         log_dir.mkdir(parents=True, exist_ok=True)
-    count = parse_servers(servers)
-    if count is None:
-        count = _server_count(workers, quiet)
     options = RunOptions(
         command=command,
         workers=workers,
-        servers=count,
+        servers=_server_count(servers, workers, quiet),
         shards=shards,
-        environment=_environment(env or [])
-        | ({"BYTEPS_LIKE_TLS": "on"} if tls else {})
-        | ({} if elastic is None else elastic.environment()),
+        environment=_environment(env or []) | _settings(tls, elastic),
         log_dir=log_dir,
         prefix=not no_prefix,
         quiet=quiet,
@@ -144,6 +139,11 @@ def run(
     with errors_in_one_line():
         code = run_job(options)
     raise typer.Exit(code)
+
+
+def _settings(tls: bool, elastic: ElasticOptions | None) -> dict[str, str]:
+    """Those of all processes that follow from the options."""
+    return ({"BYTEPS_LIKE_TLS": "on"} if tls else {}) | ({} if elastic is None else elastic.environment())
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,8 @@ def _elastic(workers: int, least: int | None, most: int | None, elsewhere: Elsew
     if most is None and not elsewhere.spares and not elsewhere.discover:
         if elsewhere.start:
             raise typer.BadParameter("it is for the hosts that --discover finds", param_hint="--start")
+        if least is not None and least > workers:
+            raise typer.BadParameter(f"{least} of {workers} workers", param_hint="--min-workers")
         return None
     most, least = workers if most is None else most, least or 1
     if least > most:

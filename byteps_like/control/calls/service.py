@@ -489,12 +489,16 @@ class SchedulerService:
             table.leave_out(epoch.gone())
 
     def _leave_out_gone(self) -> None:
-        """Nobody waits at barriers for a worker that has died or left, if the epoch goes on without it."""
+        """Nobody waits at barriers for a worker that has died or left, if the epoch goes on without it, nor do ranks
+        wait for each other by what it said last."""
         epoch = self.membership.epoch
         if epoch is None or not epoch.can_lose_workers:
             return
-        for name in self._barriers.leave_out(epoch.gone()):
+        gone = epoch.gone()
+        for name in self._barriers.leave_out(gone):
             self._let_go(name)
+        if epoch.number == self._followed:
+            self._meetings.leave_out({epoch.view.ranks[number] for number in gone})
 
     def _fail_barriers(self) -> None:
         if not self._barrier_calls:

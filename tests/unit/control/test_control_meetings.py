@@ -132,3 +132,15 @@ def test_after_a_standstill_nothing_of_it_is_left():
     meetings = _reported(waits)
     _answered(meetings, waits, {0: (True, False), 1: (False, True), 2: (True, False)})
     assert meetings.question() is None
+
+
+def test_ranks_that_are_gone_prove_nothing_and_are_not_asked():
+    waits = {0: [_stuck_at("x")], 1: [_stuck_at("x")], 2: [_stuck_at("y")]}
+    meetings = _reported(waits)
+    assert meetings.question() is not None
+    meetings.leave_out({1})
+    (text,) = _answered(meetings, waits, {0: (True, False), 2: (False, True)})
+    assert "rank 0 called allreduce of a ('x'), rank 2 called allreduce of a ('y')" in text
+    meetings = _reported({1: [_at(0, "b")]})
+    meetings.leave_out({1})
+    assert meetings.report(0, [_at(0, "a")]) == []
