@@ -363,6 +363,14 @@ bool WaitOnStream(PyEngine& self, const Operation& operation, uint64_t stream) {
   return *waits;
 }
 
+// (rank, key, bytes of its contribution that are in the result, bytes of all of it).
+std::vector<std::tuple<uint32_t, uint64_t, uint32_t, uint32_t>> AbsencesOf(const Operation& operation) {
+  std::vector<std::tuple<uint32_t, uint64_t, uint32_t, uint32_t>> absences;
+  if (!operation.done()) return absences;
+  for (const Absence& one : operation.absences) absences.emplace_back(one.rank, one.key, one.bytes, one.total);
+  return absences;
+}
+
 std::map<std::string, uint64_t> Counters(PyEngine& self) {
   const LinkCounters counters = self.engine().counters();
   const CodedCounters coded = self.engine().coded(), gpu_coded = self.engine().gpu_coded();
@@ -385,9 +393,12 @@ std::map<std::string, uint64_t> Counters(PyEngine& self) {
 }  // namespace
 
 void BindEngine(nb::module_& m) {
-  nb::class_<Operation>(m, "Operation").def("done", &Operation::done).def_prop_ro("moves", [](const Operation& self) {
-    return self.done() && self.moves.load();
-  });
+  nb::class_<Operation>(m, "Operation")
+      .def("done", &Operation::done)
+      .def_prop_ro("moves", [](const Operation& self) { return self.done() && self.moves.load(); })
+      .def_prop_ro("absences", &AbsencesOf,
+                   "Of ranks that are gone: (rank, key, bytes of its contribution that are in the result, bytes of all "
+                   "of it; 0: it had not begun). None before it is done.");
   nb::class_<KeepOperation, Operation>(m, "KeepOperation")
       .def("outcomes", &Outcomes,
            "(what became of it, version, contributors) of each partition; none before it is done.")

@@ -34,6 +34,7 @@ from byteps_like.worker.api import (
     TensorSpec,
 )
 from byteps_like.worker.coded import CodedLanes
+from byteps_like.worker.engine.step_log import LogsSteps, StepLog
 from byteps_like.worker.local import CompletedHandle, DeclaredNames, check_feedback, check_push_pull
 from byteps_like.worker.standing import Standing, Stands
 
@@ -84,6 +85,7 @@ class CollectiveWorker(Stands):
         self, base: Groups, partition_bytes: int, members: Sequence[int] | None = None, label: str = WORLD
     ) -> None:
         self.seal_key = base.seal_key
+        self.steps = base.steps if isinstance(base, LogsSteps) else StepLog()
         self._base = base
         self._members = None if members is None else tuple(members)
         self._known: tuple[Standing, Standing] | None = None

@@ -3,11 +3,12 @@
 In come a training function and the state that it trains; out goes what the function returns, however often the world
 has changed meanwhile. Only users' scripts import it; it imports ops, optimizer and what is below.
 
-Private: agreement, interrupts, rejoining, running, sampler, state, torch_state.
+Private: agreement, interrupts, rejoining, reporting, running, sampler, state, torch_state.
 """
 
 from byteps_like.errors import OperationError, TooFewWorkersError
 from byteps_like.torch.elastic.interrupts import HostsUpdatedInterrupt
+from byteps_like.torch.elastic.reporting import Report, StepReport, report
 from byteps_like.torch.elastic.running import run
 from byteps_like.torch.elastic.sampler import ElasticSampler
 from byteps_like.torch.elastic.state import ObjectState, State
@@ -20,6 +21,7 @@ from byteps_like.torch.elastic.torch_state import (
     get_handler_registry,
     set_handler_registry,
 )
+from byteps_like.worker.engine.step_log import Lack
 
 HorovodInternalError = OperationError
 """Horovod's name for what an operation fails with."""
@@ -28,15 +30,19 @@ __all__ = [
     "ElasticSampler",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
+    "Lack",
     "ModelStateHandler",
     "ObjectState",
     "OptimizerStateHandler",
+    "Report",
     "SamplerStateHandler",
     "State",
     "StateHandler",
+    "StepReport",
     "TooFewWorkersError",
     "TorchState",
     "get_handler_registry",
+    "report",
     "run",
     "set_handler_registry",
 ]

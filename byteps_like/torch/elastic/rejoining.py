@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from byteps_like.control.calls.returning import returning
 from byteps_like.errors import PeerLostError
+from byteps_like.torch.elastic.reporting import newest_steps, remember
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.membership import init, suspend
 
@@ -22,13 +23,14 @@ def rejoin(meanwhile: Callable[[], None]) -> None:
     Until then `rank()` and `size()` return what they were. Members that are lost while the world forms, or while its
     members connect to each other, are done without as well. Raises what else `init()` raises.
     """
-    config = _runtime.current().config
+    config, steps = _runtime.current().config, newest_steps()
     with returning():
         suspend()
         meanwhile()
         for attempt in range(_ATTEMPTS):
             try:
                 init(config=config)
+                remember(steps)
                 return
             except PeerLostError as error:
                 if error.peer == "scheduler" or attempt == _ATTEMPTS - 1:

@@ -35,6 +35,7 @@ from byteps_like.worker.api import Declared, Meets, TensorSpec, Worker
 from byteps_like.worker.cards import Cards
 from byteps_like.worker.collective import CollectiveWorker
 from byteps_like.worker.current import found_by
+from byteps_like.worker.engine.step_log import LogsSteps, StepLog
 from byteps_like.worker.local import LocalWorker
 from byteps_like.worker.standing import Standing
 
@@ -73,6 +74,8 @@ class Runtime:
         if self.config.stream_waits:
             devices.let_streams_wait()
         self.worker = worker
+        self.steps = worker.steps if isinstance(worker, LogsSteps) else StepLog()
+        """What results of each step lack."""
         self.shares: WeakSet[Any] = WeakSet()
         """Gradients that the ranks of a host share among them (local.shares.LocalShares)."""
         self.clock: Callable[[], float] = time.monotonic

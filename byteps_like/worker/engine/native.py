@@ -46,7 +46,8 @@ from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.engine.kept import KeptTensors, Start
 from byteps_like.worker.engine.kept_table import EngineKeptTable, opening_of
 from byteps_like.worker.engine.moves import Moves
-from byteps_like.worker.engine.shares import Shared, shared
+from byteps_like.worker.engine.shares import Shared, part_of, shared
+from byteps_like.worker.engine.step_log import Absence, StepLog
 from byteps_like.worker.engine.waiting import Describe, wait_for
 from byteps_like.worker.keeping import CallHandle, KeepSpec, KeptTensor, SavingRequest
 from byteps_like.worker.local import CompletedHandle, check_feedback, check_push_pull
@@ -66,6 +67,7 @@ class NativeHandle:
         self._worker = worker
         self._operation = operation
         self._declared = declared
+        self._step = worker.steps.now
 
     def give_up(self, error: BytePSLikeError) -> None:
         """See worker.api.Handle."""
@@ -78,6 +80,8 @@ class NativeHandle:
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until the result has landed. Raises the operation's typed error, DeadlineError after `timeout`."""
         self._worker.wait_for(self._operation, self._declared.spec.name, timeout)
+        if absences := self._operation.absences:
+            self._worker.note_absences(self._step, self._declared, absences)
 
     def wait_on(self, stream: int) -> None:
         """What comes later in `stream`, a CUstream of the worker's GPU, waits for the result; the host does not, unless
@@ -106,6 +110,8 @@ class NativeWorker(Stands):
         self._kept = KeptTensors(self)
         # Where there is a server on this host, it looks at the card.
         beside = any(server.host_id == own_host_id for server in view.servers)
+        self.steps = StepLog(view.number)
+        """See worker.engine.step_log.LogsSteps."""
         self._meter = None if beside or not view.servers else open_meter(config, own_host(config))
         self._started: dict[str, tuple[int, Any]] = {}  # name -> its newest round, and the operation
         self._routes: dict[str, int] = {}
@@ -450,6 +456,11 @@ class NativeWorker(Stands):
             raise DeadlineError(
                 f"rank {self.rank}: {name!r} has not ended after {timeout:.1f} s", rank=self.rank, key=name
             )
+
+    def note_absences(self, step: int, declared: Declared, absences: Sequence[Absence]) -> None:
+        """What the result of an operation that began in `step` lacks."""
+        _, cut = self._shared.get(declared.tensor_id, (0, None))
+        self.steps.note(step, declared.spec, [(part_of(declared, cut, one[1]), one) for one in absences])
 
     def give_up(self, operation: Any, error: BytePSLikeError) -> None:
         """Ends an operation of the engine that other ranks won't complete. Never blocks."""

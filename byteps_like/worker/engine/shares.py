@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from byteps_like.wire.frame import SHARE_SHIFT
+from byteps_like.wire.frame import PARTITION_KEY, SHARE_SHIFT
 from byteps_like.worker.api import Declared, Partition, Share
 
 
@@ -51,3 +51,10 @@ def shared(declared: Declared, share: Share) -> Shared:
             found.append(Partition(key, offset, len(own) * itemsize, part.server, part.shard))
         starts.append(len(found))
     return Shared(found, starts, frozenset(absent))
+
+
+def part_of(declared: Declared, cut: Shared | None, key: int) -> Partition:
+    """The partition of a tensor that has this key, or the share of one that `cut` has made."""
+    if cut is None or key == key & PARTITION_KEY:
+        return declared.partitions[key & 0xFFFF]
+    return next(share for share in cut.parts if share.key == key)

@@ -110,6 +110,37 @@ def step_by_constants(bps: Any, rank: int, size: int, options: dict[str, Any]) -
     return [float(weights.min()), float(weights.max())]
 
 
+def report_steps(bps: Any, rank: int, size: int) -> dict[str, Any]:
+    """Ten steps, after each of which its report is read. The gradient of rank r is 2 ** r, so weights say who is in
+    them. Rank 1 dies in the fifth. What each step's report says, and whether the weights say the same."""
+    weights = torch.nn.Parameter(torch.zeros(400_000))
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD([weights], lr=1.0), [("weights", weights)], op=bps.Sum)
+    steps, right = [], True
+    for number in range(10):
+        before = weights.detach().clone()
+        optimizer.zero_grad()
+        if number == 4:
+            die(rank, [1], 0.002)
+        (2.0**rank * weights).sum().backward()
+        optimizer.step()
+        step = bps.elastic.report().steps[-1]
+        sums = (before - weights.detach()).to(torch.int64)
+        right = right and _says(step, sums, size)
+        steps.append((step.number, step.size, step.contributors, [str(one) for one in step.lacks]))
+    if rank == 1:
+        time.sleep(60)
+    return {"steps": steps, "right": right, "rank": step.rank, "text": str(bps.elastic.report())}
+
+
+def _says(step: Any, sums: torch.Tensor, size: int) -> bool:
+    """Whether a step's report says of each element of one gradient, which lies first in its arena, who is in it."""
+    expected = torch.full_like(sums, (1 << size) - 1)
+    for lack in step.lacks:
+        for missing in lack.ranges:
+            expected[missing.start // 4 : missing.stop // 4] -= 1 << lack.rank
+    return bool(torch.equal(expected, sums))
+
+
 def then_call(bps: Any, rank: int, size: int, how: str) -> list[Seen]:
     """Something that two ranks must come to, or all that live: while rank 1 dies, and once that is known."""
     call = {

@@ -63,6 +63,21 @@ def test_averages_are_over_those_who_are_in_them(pool: Pool, options: dict[str, 
     assert found == [pytest.approx([-120.0, -120.0], rel=1e-5)] * (RANKS - 1)
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_reports_say_who_is_in_which_bytes_and_agree(pool: Pool, transport: str) -> None:
+    with job(RANKS, 2, transport=transport, elastic=True, partition_bytes=1 << 17) as cluster:
+        found = _survivors(pool.answers(cluster, bodies.report_steps), [1])
+    assert [one["rank"] for one in found] == [0, 2, 3]
+    assert all(one["right"] for one in found), found
+    assert all(one["steps"] == found[0]["steps"] for one in found)
+    for number, size, contributors, lacks in found[0]["steps"]:
+        assert size == RANKS
+        whole = number < 4 or (number == 4 and not lacks)
+        assert contributors == ((0, 1, 2, 3) if whole else (0, 2, 3)), lacks
+        assert number < 5 or lacks[0].startswith("rank 1 is in 0 of "), lacks
+    assert "rank 1 is in 0 of" in found[0]["text"]
+
+
 @pytest.mark.parametrize("how", ["broadcast", "allgather", "barrier"])
 def test_what_needs_the_dead_rank_names_it(pool: Pool, how: str) -> None:
     with job(RANKS, 2, elastic=True) as cluster:
