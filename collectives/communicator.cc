@@ -42,6 +42,12 @@ class CommunicatorImpl final : public Communicator {
   void Lose(uint32_t peer, const Status& why) override {
     if (!closed_) loop().Post([this, peer, why] { mesh_->Lose(peer, why); });
   }
+  void CancelLane(uint64_t lane, const Status& why) override {
+    if (closed_) return;
+    executor_->CancelLane(lane, why);
+    loop().Post([this, lane, why] { points_->CancelLane(lane, why); });
+    host_->CancelLane(lane, why);
+  }
   void Close() override;
 
  private:

@@ -36,9 +36,10 @@ class Communicator {
                                                    Deadline deadline) = 0;
   virtual LinkCounters counters() const = 0;
   virtual LinkCounters counters(uint32_t peer) const = 0;
-  virtual void Fail(const Status& why) = 0;                 // everything in flight and to come fails with this
-  virtual void Lose(uint32_t peer, const Status& why) = 0;  // what needs this rank does: it has died
-  virtual void Close() = 0;                                 // says goodbye; at most a second; idempotent
+  virtual void Fail(const Status& why) = 0;                       // everything in flight and to come fails with this
+  virtual void Lose(uint32_t peer, const Status& why) = 0;        // what needs this rank does: it has died
+  virtual void CancelLane(uint64_t lane, const Status& why) = 0;  // its calls in flight fail with this, on all ranks
+  virtual void Close() = 0;                                       // says goodbye; at most a second; idempotent
 };
 
 }  // namespace byteps_like

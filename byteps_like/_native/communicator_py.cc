@@ -194,6 +194,12 @@ void BindCommunicator(nb::module_& m) {
             self.get().Lose(peer, Status(CodeFrom(static_cast<uint32_t>(code)), text));
           },
           nb::arg("peer"), nb::arg("code"), nb::arg("text"), "What needs this rank fails with this: it has died.")
+      .def(
+          "cancel_lane",
+          [](PyCommunicator& self, uint64_t lane, int code, const std::string& text) {
+            self.get().CancelLane(lane, Status(CodeFrom(static_cast<uint32_t>(code)), text));
+          },
+          nb::arg("lane"), nb::arg("code"), nb::arg("text"), "Its calls in flight fail with this, on all ranks.")
       .def("close", &PyCommunicator::Close, nb::call_guard<nb::gil_scoped_release>(),
            "Fails what is in flight and says goodbye; blocks for a second or so at most.");
   point("send", &Send, "Sends `nbytes` at `address` to the group's rank `peer`; returns its Completion at once.");

@@ -159,6 +159,10 @@ class Communicator:
         if known is not None:
             known.release()
 
+    def cancel(self, name: str, error: BytePSLikeError) -> None:
+        """What is in flight of group `name` raises `error` on all its ranks; calls to come go on."""
+        self._core.cancel_lane(lane_id(name), int(error.code), str(error))
+
     def _forget(self, name: str) -> None:
         with self._lock:
             if self._groups.pop(name, None) is not None:

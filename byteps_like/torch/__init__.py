@@ -35,7 +35,7 @@ from byteps_like.store.upper.upper import Upper
 from byteps_like.torch import cross_barrier, elastic, parallel
 from byteps_like.torch.batches.batch_shares import BatchShares
 from byteps_like.torch.c10d import backend as _backend
-from byteps_like.torch.c10d.backend import create_process_group, use_as_default
+from byteps_like.torch.c10d.backend import create_process_group, shrink_group, use_as_default
 from byteps_like.torch.c10d.options import GroupOptions
 from byteps_like.torch.calls.handles import poll, synchronize
 from byteps_like.torch.calls.reductions import Adasum, Average, Max, Min, Product, Sum
@@ -234,6 +234,7 @@ __all__ = [
     "remove_process_set",
     "resume",
     "rocm_built",
+    "shrink_group",
     "shutdown",
     "size",
     "sparse_allreduce_async",

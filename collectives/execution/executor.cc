@@ -18,6 +18,7 @@ class LoopExecutor final : public Executor, public RunOwner, private EventLoop::
 
   std::shared_ptr<Completion> Launch(RunOptions options) override;
   void Cancel(const std::shared_ptr<Completion>& run, const Status& why) override;
+  void CancelLane(uint64_t lane, const Status& why) override;
   void OnEnded(Run& run) override;
 
  private:
@@ -99,6 +100,16 @@ void LoopExecutor::StartLaunched() {
 
 void LoopExecutor::Cancel(const std::shared_ptr<Completion>& run, const Status& why) {
   if (auto own = std::dynamic_pointer_cast<Run>(run)) exchange.loop().Post([own, why] { own->Abort(why); });
+}
+
+void LoopExecutor::CancelLane(uint64_t lane, const Status& why) {
+  exchange.loop().Post([this, lane, why] {
+    std::vector<std::shared_ptr<Run>> runs;  // those that end leave `active_`
+    for (const auto& run : active_) {
+      if (run->id.lane == lane) runs.push_back(run);
+    }
+    for (const auto& run : runs) run->Abort(why);
+  });
 }
 
 void LoopExecutor::OnEnded(Run& run) {

@@ -35,6 +35,8 @@ class Executor {
   virtual std::shared_ptr<Completion> Launch(RunOptions options) = 0;
   // Aborts it on all ranks with `why`; does nothing once it is done.
   virtual void Cancel(const std::shared_ptr<Completion>& run, const Status& why) = 0;
+  // The same for all runs of a lane that were launched before.
+  virtual void CancelLane(uint64_t lane, const Status& why) = 0;
 };
 
 // Destroy it on the loop's thread or when the loop has stopped; calls in flight then end with kClosed.

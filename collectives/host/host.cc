@@ -16,6 +16,7 @@ class AttachedArea final : public HostArea {
     return std::shared_ptr<HostGroup>(std::move(*group));
   }
   void Fail(uint32_t index, const Status& why) override { area_->Fail(index, why); }
+  void CancelLane(uint64_t lane, const Status& why) override { area_->CancelLane(lane, why); }
   void Wake() override { area_->Ring(area_->index()); }
   void Close(const Status& reason) override { area_->Close(reason); }
 

@@ -141,8 +141,9 @@ class HostArea {
   // A rank is gone: all calls with it, now and later, fail with `why`, here and on the others of the host. From any
   // thread. (Without it a process that has died is found by those that wait for it, after some tens of milliseconds.)
   virtual void Fail(uint32_t index, const Status& why) = 0;
-  virtual void Wake() = 0;                       // a region can be resolved now
-  virtual void Close(const Status& reason) = 0;  // this rank is gone, for all; idempotent
+  virtual void CancelLane(uint64_t lane, const Status& why) = 0;  // fails its calls in flight on all ranks
+  virtual void Wake() = 0;                                        // a region can be resolved now
+  virtual void Close(const Status& reason) = 0;                   // this rank is gone, for all; idempotent
 };
 
 }  // namespace byteps_like

@@ -161,6 +161,15 @@ Result<std::shared_ptr<LocalHostGroup>> LocalArea::Group(uint64_t lane, std::vec
   return group;
 }
 
+void LocalArea::CancelLane(uint64_t lane, const Status& why) {
+  std::shared_ptr<LocalHostGroup> group;  // let go of without the lock: it may be the last to hold it
+  {
+    std::lock_guard lock(groups_mutex_);
+    if (const auto known = groups_.find(lane); known != groups_.end()) group = known->second.lock();
+  }
+  if (group != nullptr) group->CancelAll(why);
+}
+
 // The last member to leave makes the slot a fresh one.
 void LocalArea::Release(uint32_t slot, uint32_t member, uint32_t members) {
   if (!Lock().ok()) return;  // the slot stays taken

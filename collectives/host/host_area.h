@@ -40,6 +40,7 @@ class LocalArea : public std::enable_shared_from_this<LocalArea> {
   uint32_t losses() const { return layout_.header().losses.load(); }
   Status LossOf(uint32_t rank);
   void Fail(uint32_t rank, const Status& why);
+  void CancelLane(uint64_t lane, const Status& why);
   void CheckLives(std::span<const uint32_t> ranks);  // a look at the processes themselves
 
   void Ring(uint32_t rank);  // wakes the threads that sleep there

@@ -92,8 +92,17 @@ void LocalHostGroup::Cancel(const std::shared_ptr<Completion>& call, const Statu
   if (operation != nullptr && !call->done()) CancelTask(operation->task, why);
 }
 
+void LocalHostGroup::CancelAll(const Status& why) {
+  std::lock_guard lock(mutex_);
+  for (HostTask* task = Oldest(); task != nullptr; task = task->next) Mark(*task, why);
+}
+
 void LocalHostGroup::CancelTask(HostTask& task, const Status& why) {
   std::lock_guard lock(mutex_);
+  Mark(task, why);
+}
+
+void LocalHostGroup::Mark(HostTask& task, const Status& why) {
   if (task.cancelled.load()) return;
   task.cancel = why;
   task.cancelled.store(true);

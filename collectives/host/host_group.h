@@ -21,6 +21,7 @@ class LocalHostGroup final : public HostGroup, public std::enable_shared_from_th
   Status Run(const HostCall& call, const std::function<bool()>& interrupted) override;
   std::shared_ptr<Completion> Launch(const HostCall& call) override;
   void Cancel(const std::shared_ptr<Completion>& call, const Status& why) override;
+  void CancelAll(const Status& why);  // likewise, those of threads that block in Run, too
 
   const std::vector<uint32_t>& members() const { return machine_.members(); }
   bool WaitFor(HostTask& task, Deadline deadline);  // drives until it is done
@@ -37,6 +38,7 @@ class LocalHostGroup final : public HostGroup, public std::enable_shared_from_th
   void Enqueue(HostTask& task);
   HostTask* Oldest() const { return first_.load(std::memory_order_acquire); }
   void CancelTask(HostTask& task, const Status& why);
+  void Mark(HostTask& task, const Status& why);  // as cancelled; with the queue's mutex
   bool TakeBaton(bool ask);
   bool DriveOn(bool look_at_time);  // with the baton
   void Finish(HostTask& task);

@@ -192,6 +192,15 @@ void HostSide::OnPeerLost(uint32_t peer, const Status& why) {
   if (area != nullptr) area->Fail(*local, why);
 }
 
+void HostSide::CancelLane(uint64_t lane, const Status& why) {
+  std::shared_ptr<HostArea> area;
+  {
+    std::lock_guard lock(mutex_);
+    area = area_;
+  }
+  if (area != nullptr) area->CancelLane(lane, why);
+}
+
 void HostSide::Close(const Status& why) {
   std::shared_ptr<HostArea> area;
   {

@@ -32,6 +32,7 @@ class HostSide final : public RegionResolver, public std::enable_shared_from_thi
   void OnNoRegion(uint32_t peer, uint32_t id, bool refused);
   void OnPeerLost(uint32_t peer, const Status& why);
   size_t RegionsOf(uint32_t peer);  // of how many of the peer's it knows
+  void CancelLane(uint64_t lane, const Status& why);
   void Close(const Status& why);
 
   Place Find(const std::byte* data, uint64_t bytes) override;

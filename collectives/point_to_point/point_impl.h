@@ -46,7 +46,8 @@ class PointImpl final : public PointToPoint, public PointFrames, private Sender,
 
   std::shared_ptr<Completion> Send(PointOptions options, uint32_t peer, const std::byte* data, uint64_t bytes) override;
   std::shared_ptr<Completion> Receive(PointOptions options, int32_t peer, std::byte* place, uint64_t bytes) override;
-  void FailAll(const Status& why);  // on the loop's thread
+  void FailAll(const Status& why);                    // on the loop's thread
+  void CancelLane(uint64_t lane, const Status& why);  // likewise; the peers of those in flight are told
 
  private:
   struct Name {  // of a message, with the peer at the other end

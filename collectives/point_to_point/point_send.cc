@@ -122,6 +122,27 @@ void PointImpl::FailAll(const Status& why) {
   }
 }
 
+void PointImpl::CancelLane(uint64_t lane, const Status& why) {
+  const uint64_t own = lane | kPointLane;
+  std::vector<std::shared_ptr<Sending>> sends;
+  for (const auto& [name, sending] : sends_) {
+    if (name.lane == own) sends.push_back(sending);
+  }
+  for (const auto& sending : sends) {
+    AbortAt(sending->flow.to, sending->name, sending->flow.tag, true, why);
+    EndSend(sending->name, why);
+  }
+  if (const auto found = lanes_.find(own); found != lanes_.end()) {
+    for (Posted& posted : found->second.posted) EndReceive(posted, why);
+    found->second.posted.clear();
+  }
+  for (auto& [name, arrival] : arrivals_) {
+    if (name.lane != own || !arrival->receive) continue;
+    AbortAt(arrival->from, name, arrival->tag, false, why);
+    FailReceive(*arrival, why);
+  }
+}
+
 PointImpl::~PointImpl() {
   core_.loop().Forget(*this);
   FailAll(Status(Code::kClosed, "the communicator was closed"));

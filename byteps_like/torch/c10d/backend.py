@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from byteps_like.config import Config
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch.c10d.options import GroupOptions
+from byteps_like.torch.c10d.options import SHRINK_DEFAULT, checked
 from byteps_like.worker.meeting import MeetingSeat
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def register(*_: object) -> None:
         from byteps_like.torch.c10d.let_in import let_in  # which needs that package
 
         dist.Backend.register_backend("byteps", create, extended_api=True, devices=_DEVICES)
-        let_in()
+        let_in(shrink_group)
         named = Config.partly_from_env(("default_backend",)).default_backend
         if named:
             use_as_default(*named.split(","))
@@ -57,14 +57,13 @@ def create(request: Any, options: Any = None) -> ProcessGroup:
     group is another backend's, the ranks of the new group become a world of their own.
     """
     # Not at the top: most users of byteps_like.torch make no process group.
-    from byteps_like.torch.c10d.process_group import GroupMembership, ProcessGroup
+    from byteps_like.torch.c10d.process_group import ProcessGroup
 
-    chosen = _checked(options)
+    chosen = checked(options)
     ranks = tuple(request.global_ranks_in_group)
     parent = dist.distributed_c10d.GroupMember.WORLD if ranks else None
     if isinstance(parent, ProcessGroup):
-        membership = GroupMembership(parent.world, request.group_id, ranks, request.timeout, request.store)
-        return ProcessGroup(membership, parent.options if options is None else chosen)
+        return parent.part(request.group_id, ranks, request.timeout, request.store, options and chosen)
     return create_process_group(
         request.store, request.group_rank, request.group_size,
         timeout=request.timeout, options=options, name=request.group_id,
@@ -96,25 +95,44 @@ def create_process_group(
     from byteps_like.torch.c10d.process_group import GroupMembership, ProcessGroup
     from byteps_like.torch.job.rendezvous import meet
 
-    chosen = _checked(options)
+    chosen = checked(options)
     world = meet(MeetingSeat(store, rank, world_size, timeout.total_seconds()))
     membership = GroupMembership(world, name, tuple(range(world_size)), timeout, store, owns_world=True)
-    made = ProcessGroup(membership, chosen)
-    _open.add(made)
-    return made
+    return opened(ProcessGroup(membership, chosen))
 
 
-def _checked(options: Any) -> Any:
-    if options is None:
-        return GroupOptions()
-    if not isinstance(options, GroupOptions):
-        raise InvalidArgumentError(
-            f"pg_options of 'byteps' is a byteps_like.torch.GroupOptions, not {type(options).__name__}"
-        )
-    return options
+def shrink_group(
+    ranks_to_exclude: list[int], group: Any = None, shrink_flags: int = SHRINK_DEFAULT, pg_options: Any = None
+) -> ProcessGroup:
+    """The process group of all ranks of `group` but `ranks_to_exclude`; torch.distributed.shrink_group for ours.
+
+    Those who are left call it, each with the same arguments, and go on in the smaller group at once: ranks that are
+    excluded may have died, hang or live, and take no part. Nobody waits for anybody: it sends no message.
+
+    ranks_to_exclude: group ranks. The others keep their order, and are numbered from 0.
+    group: the default group if None. That is replaced: all other groups are destroyed, `dist.get_rank()` and
+        `dist.get_world_size()` are those of the smaller group from then on, and `dist.new_group` makes its parts.
+    shrink_flags: SHRINK_DEFAULT, 0, lets operations in flight go on: those that need a dead rank raise PeerLostError.
+        With SHRINK_ABORT, 1, they raise ShutdownError at once, on all ranks of `group`.
+    pg_options: the smaller group's GroupOptions; None: those of `group`.
+
+    `group` is destroyed. Raises TypeError for a list that isn't one of integers, or a group of another backend;
+    ValueError for a rank that isn't in the group, that comes twice, for none or all of the ranks, a group of one rank,
+    and flags that don't exist; RuntimeError on a rank that is excluded; InvalidArgumentError for `pg_options` of
+    another type; ShutdownError if the group has ended.
+    """
+    from byteps_like.torch.c10d.shrinking import shrunk
+
+    return opened(shrunk(ranks_to_exclude, group, shrink_flags, pg_options))
 
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def opened(group: ProcessGroup) -> ProcessGroup:
+    """`group`, with which a world may end: it is shut down at the end of the process, if not before."""
+    _open.add(group)
+    return group
 
 
 @atexit.register

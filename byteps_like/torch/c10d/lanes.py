@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from byteps_like.collectives.api import Group
-from byteps_like.errors import ShutdownError
+from byteps_like.errors import BytePSLikeError, ShutdownError
 from byteps_like.torch.c10d.futures import callback_depth
 from byteps_like.torch.job.rendezvous import C10dWorld
 
@@ -52,6 +52,11 @@ class Lanes:
             self.ended = True
             self._by_depth = {depth: _Ended(lane, why) for depth, lane in self._by_depth.items()}
             return True
+
+    def cancel(self, error: BytePSLikeError) -> None:
+        """What is in flight raises `error`, on all ranks."""
+        for lane in list(self._by_depth.values()):
+            self._world.cancel(lane.name, error)
 
     def release(self) -> None:
         """Gives back what they hold. Their calls are counted on: torch may give the name to a group made later."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from byteps_like.collectives.api import CallOptions, Traffic
 from byteps_like.errors import InvalidArgumentError
+
+SHRINK_DEFAULT, SHRINK_ABORT = 0, 1
+"""torch's flags of these names, which older releases lack."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,17 @@ class GroupOptions:
     def __post_init__(self) -> None:
         if self.reduction not in ("fast", "ordered"):
             raise InvalidArgumentError(f"reduction={self.reduction!r} is neither 'fast' nor 'ordered'")
+
+
+def checked(options: Any) -> Any:
+    """`options`, by default all defaults. Raises InvalidArgumentError for what is no GroupOptions."""
+    if options is None:
+        return GroupOptions()
+    if not isinstance(options, GroupOptions):
+        raise InvalidArgumentError(
+            f"pg_options of 'byteps' is a byteps_like.torch.GroupOptions, not {type(options).__name__}"
+        )
+    return options
 
 
 class CallDefaults:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -21,7 +21,7 @@ from byteps_like.torch.c10d.futures import Callbacks
 from byteps_like.torch.c10d.inner import InnerBackends, backend
 from byteps_like.torch.c10d.lanes import Lanes
 from byteps_like.torch.c10d.monitored import MonitoredBarrier
-from byteps_like.torch.c10d.options import CallDefaults, GroupOptions
+from byteps_like.torch.c10d.options import SHRINK_ABORT, CallDefaults, GroupOptions
 from byteps_like.torch.c10d.p2p import PointToPoint
 from byteps_like.torch.c10d.sparse import SparseSums
 from byteps_like.torch.c10d.tensors import one, reduction
@@ -38,7 +38,10 @@ BACKEND_NAME = "byteps"
 
 @dataclass(frozen=True)
 class GroupMembership:
-    """What a process group is made of. `owns_world`: the world ends with this group."""
+    """What a process group is made of. `ranks` are the world's, by group rank.
+
+    `owns_world`: the world ends with this group. `prefix`: of the names of groups that are made of its ranks.
+    """
 
     world: C10dWorld
     name: str
@@ -46,6 +49,22 @@ class GroupMembership:
     timeout: timedelta
     store: Any = None
     owns_world: bool = False
+    prefix: str = ""
+
+    def part(self, name: str, ranks: Sequence[int], timeout: timedelta, store: Any) -> GroupMembership:
+        """That of a group of some of its ranks."""
+        return GroupMembership(self.world, self.prefix + name, self._of_world(ranks), timeout, store)
+
+    def without(self, ranks: Sequence[int], timeout: timedelta) -> GroupMembership:
+        """That of all but some of its ranks, in the same order, in whose hands the world now is. Sends no message."""
+        gone = set(self._of_world(ranks))
+        name = f"{self.name}/without/{','.join(map(str, sorted(gone)))}"
+        left = tuple(rank for rank in self.ranks if rank not in gone)
+        store = None if self.store is None else PrefixStore(name, self.store)
+        return GroupMembership(self.world, name, left, timeout, store, self.owns_world, f"{name}/")
+
+    def _of_world(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        return tuple(self.ranks[rank] for rank in ranks)
 
 
 def _barrier_name(membership: GroupMembership) -> str:
@@ -242,15 +261,41 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
         """The group of these ranks of this one, without a message; None on the others."""
         if self.rank() not in new_ranks:
             return None
-        ranks = tuple(self._membership.ranks[rank] for rank in new_ranks)
+        ranks = [self._membership.ranks[rank] for rank in new_ranks]
         name = group_name or f"{self._name}:split:{','.join(map(str, ranks))}"
         limit = timeout or timedelta(seconds=self.defaults.timeout)
-        membership = GroupMembership(self.world, name, ranks, limit, self._membership.store)
+        membership = self._membership.part(name, new_ranks, limit, self._membership.store)
         part = ProcessGroup(membership, opts if isinstance(opts, GroupOptions) else self.options)
         part.setGroupDesc(group_desc or f"{self._desc}:split")
         return part
 
     split_group = splitGroup
+
+    def part(self, name: str, ranks: Sequence[int], timeout: timedelta, store: Any, options: Any) -> ProcessGroup:
+        """The group that torch calls `name`, of these ranks of this one; without a message."""
+        return ProcessGroup(self._membership.part(name, ranks, timeout, store), options or self.options)
+
+    def shrink(self, ranks_to_exclude: Sequence[int], shrink_flags: int = 0, opts: Any = None) -> ProcessGroup:
+        """The group of all but these ranks of this one, which may have died; without a message. See `shrink_group`.
+
+        This one has ended: its calls raise ShutdownError. What is in flight goes on, or, with SHRINK_ABORT, raises
+        ShutdownError on all its ranks. Raises ShutdownError if it had ended before.
+        """
+        if self.lanes.ended:
+            raise ShutdownError(f"shrink: process group {self._name!r} has ended", operation="shrink")
+        why = f"process group {self._name!r} was shrunk"
+        if shrink_flags == SHRINK_ABORT:
+            self._cancel(ShutdownError(why))
+        left = self._membership.without(ranks_to_exclude, timedelta(seconds=self.defaults.timeout))
+        self._membership = replace(self._membership, owns_world=False)
+        self._end(why)
+        return ProcessGroup(left, opts or self.options)
+
+    def _cancel(self, error: ShutdownError) -> None:
+        self.lanes.cancel(error)
+        if self._sparse is not None:
+            self._sparse.cancel(error)
+        self.world.cancel(_barrier_name(self._membership), error)
 
     def mergeRemoteGroup(self, *_: Any, **__: Any) -> NoReturn:
         """Not supported."""
@@ -265,10 +310,14 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
         self._end(f"process group {self._name!r} was destroyed")
 
     def abort(self) -> None:
-        """As shutdown, and what is in flight in the world fails at once, if this is the world's own group."""
+        """As shutdown, and what is in flight fails at once: in the whole world if this is its own group, else in this
+        group, on all its ranks."""
         why = f"process group {self._name!r} was aborted"
-        if self._membership.owns_world and not self.lanes.ended:
-            self.world.fail(ShutdownError(why))
+        if not self.lanes.ended:
+            if self._membership.owns_world:
+                self.world.fail(ShutdownError(why))
+            else:
+                self._cancel(ShutdownError(why))
         self._end(why)
 
     def _end(self, why: str) -> None:

@@ -47,6 +47,10 @@ class SparseSums:
         self._thread.add(made.run)
         return made
 
+    def cancel(self, error: BytePSLikeError) -> None:
+        """Those under way raise `error`."""
+        self._lanes.cancel(error)
+
     def close(self, why: str) -> None:
         """Those to come raise ShutdownError; the thread ends after those under way."""
         self._lanes.end(why)

@@ -51,6 +51,9 @@ class C10dWorld(Protocol):
     def release(self, name: str) -> None:
         """Gives back what the group of this name holds; it can still be used."""
 
+    def cancel(self, name: str, error: BytePSLikeError) -> None:
+        """What is in flight of the group of this name raises `error`."""
+
     def fail(self, error: BytePSLikeError) -> None:
         """Everything in flight and to come raises `error`."""
 
