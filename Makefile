@@ -13,7 +13,7 @@ export PATH := $(abspath $(dir $(PYTHON))):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-rdma setup-ci core proto configure-tests demo test test-fast test-python test-native test-rdma sim sim-all \
+.PHONY: help setup setup-test setup-rdma setup-ci core proto configure-tests demo test test-fast test-python test-native test-rdma sim sim-all soak \
   test-torch test-sanitizers build-native build-sanitizers test-python-versions build-fuzz fuzz check lint arm tidy tidy-files format bench bench-server bench-codecs bench-training bench-placement bench-racks bench-consistency \
   bench-compression bench-rdma bench-tls docs wheel clean kernels test-gpu bench-gpu
 
@@ -83,6 +83,11 @@ sim: $(READY) core  ## 500 simulated jobs on a network that fails (seconds); mak
 
 sim-all: $(READY) core
 	@$(PYTHON) -m byteps_like chaos --sim --seeds 0:10000 -j $(JOBS)
+
+# Ten minutes tell whether memory grows; a release has an hour.
+MINUTES ?= 5
+soak: $(READY) core  ## kills workers, servers and schedulers of a job that checks its sums for MINUTES (5; before a release 60)
+	@$(PYTHON) -m byteps_like chaos --minutes $(MINUTES) --every 2:8 --spawn 0.6 -n 6 -s 2 --max-growth 32 --max-descriptors 32
 
 test-rdma: setup-rdma build-native  ## the native tests of RDMA, in a virtual machine that has it (x86_64, Debian packages; no root, no card)
 	@bash scripts/rdma_vm.sh bash scripts/rdma_vm/tests.sh $(CORE_BUILD)/native_tests

@@ -2,128 +2,168 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+import re
+import secrets
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from byteps_like.errors import InvalidArgumentError
+if TYPE_CHECKING:
+    from byteps_like.launch.chaos.disturber import ChaosPlan
+    from byteps_like.launch.options import RunOptions
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
-_TWICE = 100
-"""Of so many seeds one runs twice: both histories must be the same."""
-
+_KINDS = "worker,server,scheduler"
 _EPILOG = """
 [bold]Examples[/bold]  byteps-like chaos --sim --seeds 0:500
 
 byteps-like chaos --sim --seed 4711 --shrink
+
+byteps-like chaos --minutes 5 --every 0.5:2 --spawn 0.6 -n 8 -s 2
+
+byteps-like chaos --minutes 10 --every 15 --max-gap 5 --min-goodput 0.85 -n 4 -s 2 -- python train.py
 """
 
 
-@dataclass(frozen=True)
-class _Verdict:
-    seed: int
-    complaints: list[str]
-    events: int
-    seconds: float
-
-
-@app.command(epilog=_EPILOG)
+@app.command(epilog=_EPILOG, no_args_is_help=True, context_settings={"allow_interspersed_args": False})
 def chaos(
-    sim: Annotated[bool, typer.Option("--sim", help="Simulate the jobs: one thread each, and a clock of their own.")],
-    seed: Annotated[int | None, typer.Option(min=0, help="Run this one and print its trace.")] = None,
-    seeds: Annotated[str, typer.Option(metavar="FIRST:LAST", help="Run those before LAST, and count.")] = "0:100",
-    shrink: Annotated[
-        bool, typer.Option("--shrink", help="With --seed: the smallest job found that breaks a rule as well.")
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND...", help="Command that each worker runs; default: sums.")
+    ] = None,
+    sim: Annotated[
+        bool, typer.Option("--sim", help="Simulate the jobs: one thread each, and a clock of their own.")
     ] = False,
-    defect: Annotated[str, typer.Option(help="Plant a defect that should be found; `list` lists them.")] = "",
+    minutes: Annotated[float | None, typer.Option(min=0.0, help="Kill real processes of one job for so long.")] = None,
+    every: Annotated[
+        str, typer.Option(metavar="FROM:TO", help="Seconds between two that are killed; one number: exactly so many.")
+    ] = "0.5:2",
+    spawn: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of them whose place is taken at once; the others': later.")
+    ] = 0.6,
+    kinds: Annotated[str, typer.Option(help="Who is killed.")] = _KINDS,
+    pauses: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of times when one is stopped for a while, and not killed.")
+    ] = 0.0,
+    workers: Annotated[int, typer.Option("-n", "--workers", min=1, help="Number of workers.")] = 4,
+    servers: Annotated[int, typer.Option("-s", "--servers", min=0, help="Number of servers.")] = 2,
+    min_workers: Annotated[int, typer.Option(min=1, help="So many are there at any time.")] = 2,
+    calm: Annotated[float, typer.Option(min=0.0, help="Seconds at first in which nobody is killed.")] = 10.0,
+    steps: Annotated[
+        str, typer.Option(metavar="REGEX", help="What workers print after each step; the group is its number.")
+    ] = r"\bstep (\d+)",
+    max_gap: Annotated[float | None, typer.Option(help="Fail if there is no new step for so many seconds.")] = None,
+    min_goodput: Annotated[
+        float | None, typer.Option(help="Fail if less of the time went into new steps, as a share.")
+    ] = None,
+    max_growth: Annotated[
+        float | None, typer.Option(help="Fail if a process grows by more MiB after its first two minutes.")
+    ] = None,
+    max_descriptors: Annotated[
+        int | None, typer.Option(help="Fail if it has so many more descriptors open, likewise.")
+    ] = None,
+    lab: Annotated[
+        str, typer.Option(metavar="RATE", help="On emulated hosts, with links of this rate: 1gbit, ... Needs root.")
+    ] = "",
+    log_dir: Annotated[
+        Path | None, typer.Option(help="Also write the output of each process to a file in this folder.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report there.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="What happens follows from it; with --sim: run this one, print its trace.")
+    ] = None,
+    seeds: Annotated[
+        str, typer.Option(metavar="FIRST:LAST", help="--sim: run those before LAST, and count.")
+    ] = "0:100",
+    shrink: Annotated[
+        bool, typer.Option("--shrink", help="--sim --seed: the smallest job found that breaks a rule as well.")
+    ] = False,
+    defect: Annotated[str, typer.Option(help="--sim: plant a defect that should be found; `list` lists them.")] = "",
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Number of threads; default: all cores.")
+        int | None, typer.Option("--jobs", "-j", min=1, help="--sim: number of threads; default: all cores.")
     ] = None,
 ) -> None:
-    """Runs jobs with real engines and servers on a simulated network that fails, and checks what they compute.
+    """Kills processes of an elastic job and reports how it went on, or simulates jobs on a network that fails.
 
-    Exit code 1 if a rule is broken. The same seed gives the same job, wherever it runs.
+    Exit code 1 if the job fails, or breaks a rule or a bound. The same seed makes the same things happen.
     """
-    from byteps_like._core import Sim
+    if sim == (minutes is not None):
+        raise typer.BadParameter("say either --sim or --minutes", param_hint="--sim")
+    if sim:
+        from byteps_like.cli.chaos_simulated import simulate
 
-    del sim  # required: there are no others yet
-    if defect == "list":
-        print("\n".join(Sim.defects()))
-        return
-    good = _show(seed, defect, shrink) if seed is not None else _count(_range(seeds), defect, jobs or _cores())
-    raise typer.Exit(0 if good else 1)
+        raise typer.Exit(0 if simulate(seed, seeds, defect, shrink, jobs) else 1)
+    from byteps_like.launch.chaos.report import Bounds
+    from byteps_like.launch.chaos.running import ChaosOptions, run_chaos
+    from byteps_like.launch.exits import errors_in_one_line
 
-
-def _show(seed: int, defect: str, shrink: bool) -> bool:
-    """Prints one job from beginning to end; whether it kept the rules."""
-    from byteps_like._core import Sim
-
-    job = Sim(seed, defect, trace=True)
-    job.run()
-    if shrink and job.complaints:
-        job = job.shrink(defect, trace=True)
-        job.run()
-    print(job.plan, job.heading, *job.lines(), sep="\n")
-    for complaint in job.complaints:
-        print(f"BROKEN: {complaint}")
-    print(
-        f"seed {seed}: {job.finished} workers ended well, {job.failed} with an error, {job.killed} were killed;"
-        f" {job.events} events in {job.seconds:.3f} s of simulated time, history {job.history:016x}"
-    )
-    return not job.complaints
+    with errors_in_one_line():
+        job = _job(command or [], workers, servers, min_workers, log_dir)
+        how = _How(every, spawn, kinds, pauses, secrets.randbelow(10**6) if seed is None else seed)
+        plan = _plan(how, (minutes or 0.0) * 60, calm, steps, {"worker": min_workers, "server": servers})
+        bounds = Bounds(max_gap, min_goodput, max_growth, max_descriptors)
+        code = run_chaos(ChaosOptions(job, plan, bounds, lab, json))
+    raise typer.Exit(code)
 
 
-def _count(numbers: range, defect: str, threads: int) -> bool:
-    """Runs all of them and prints those that break a rule; whether there is none."""
-    began, done, events, seconds, broken = time.monotonic(), 0, 0, 0.0, 0
-    for verdict in _verdicts(numbers, defect, threads):
-        done += 1
-        events += verdict.events
-        seconds += verdict.seconds
-        broken += bool(verdict.complaints)
-        for complaint in verdict.complaints[:1]:
-            print(f"seed {verdict.seed}: {complaint}", flush=True)
-    took = time.monotonic() - began
-    print(f"{done} jobs, {broken} broken: {events} events, {seconds:.0f} s of simulated time in {took:.1f} s")
-    if broken:
-        print("replay one: byteps-like chaos --sim --seed SEED" + (f" --defect {defect}" if defect else ""))
-    return not broken
+@dataclass(frozen=True)
+class _How:
+    """As the options say it."""
+
+    every: str
+    spawn: float
+    kinds: str
+    pauses: float
+    seed: int
 
 
-def _verdicts(numbers: range, defect: str, threads: int) -> Iterator[_Verdict]:
-    """In the order of the seeds."""
-    parts: Iterable[range] = [numbers[first : first + _TWICE] for first in range(0, len(numbers), _TWICE)]
-    with ThreadPoolExecutor(threads) as pool:
-        for verdicts in pool.map(lambda part: [_judge(seed, defect) for seed in part], parts):
-            yield from verdicts
+def _job(command: list[str], workers: int, servers: int, least: int, log_dir: Path | None) -> RunOptions:
+    from byteps_like.launch.chaos.running import SOAK
+    from byteps_like.launch.chaos.soak import MOST_WORKERS
+    from byteps_like.launch.elastic.crew import ElasticOptions
+    from byteps_like.launch.options import RunOptions
+
+    if least > workers:
+        raise typer.BadParameter(f"{least} is more than -n {workers}", param_hint="--min-workers")
+    if not command and workers > MOST_WORKERS:
+        raise typer.BadParameter(f"the sums are of {MOST_WORKERS} workers at most", param_hint="--workers")
+    if log_dir is not None:
+        log_dir.mkdir(parents=True, exist_ok=True)
+    elastic = ElasticOptions(least, workers)
+    environment = elastic.environment()
+    return RunOptions(command or list(SOAK), workers, servers, environment=environment, log_dir=log_dir, quiet=True,
+                      elastic=elastic)  # fmt: skip
 
 
-def _judge(seed: int, defect: str) -> _Verdict:
-    from byteps_like._core import Sim
+def _plan(how: _How, seconds: float, calm: float, steps: str, least: dict[str, int]) -> ChaosPlan:
+    from byteps_like.launch.chaos.disturber import ChaosPlan
+    from byteps_like.launch.chaos.schedule import Violence
 
-    job = Sim(seed, defect)
-    job.run()
-    complaints = list(job.complaints)
-    if seed % _TWICE == 0:
-        again = Sim(seed, defect)
-        again.run()
-        if again.history != job.history:
-            complaints.append("it has another history each time")
-    return _Verdict(seed, complaints, job.events, job.seconds)
+    kinds = tuple(how.kinds.split(","))
+    if wrong := set(kinds) - set(_KINDS.split(",")):
+        raise typer.BadParameter(f"{wrong.pop()!r} is none of {_KINDS}", param_hint="--kinds")
+    violence = Violence(how.seed, _between(how.every), how.spawn, kinds, how.pauses)
+    return ChaosPlan(violence, seconds, calm, _pattern(steps), least)
 
 
-def _range(text: str) -> range:
+def _between(text: str) -> tuple[float, float]:
     first, colon, last = text.partition(":")
-    if not colon or not first.isdecimal() or not last.isdecimal() or int(first) >= int(last):
-        raise InvalidArgumentError(f"--seeds {text} is not valid; write FIRST:LAST, as in 0:500")
-    return range(int(first), int(last))
+    try:
+        low, high = float(first), float(last if colon else first)
+    except ValueError:
+        low = high = 0.0
+    if not 0 < low <= high < float("inf"):
+        raise typer.BadParameter(f"{text!r} is not FROM:TO in seconds, as 0.5:2", param_hint="--every")
+    return low, high
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+def _pattern(text: str) -> re.Pattern[bytes]:
+    try:
+        pattern = re.compile(text.encode())
+    except re.error as error:
+        raise typer.BadParameter(f"{text!r}: {error}", param_hint="--steps") from None
+    if pattern.groups != 1:
+        raise typer.BadParameter(f"{text!r} has {pattern.groups} groups, not one", param_hint="--steps")
+    return pattern

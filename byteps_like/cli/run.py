@@ -74,6 +74,10 @@ MinWorkers = Annotated[
     typer.Option(min=1, help="Let the others finish while so many workers are left; default: a failure ends it."),
 ]
 Tls = Annotated[bool, typer.Option("--tls", help="Encrypt links between hosts, and calls to scheduler and servers.")]
+MaxDeaths = Annotated[
+    int,
+    typer.Option(min=0, help="Replace who dies no more often than so many times a minute; 0: any number of times."),
+]
 NoPin = Annotated[bool, typer.Option("--no-pin", help="Do not pin workers to the cores next to their GPUs.")]
 Start = Annotated[
     str, typer.Option(metavar="TEMPLATE", help="What starts workers on other hosts, as in 'ssh {host} {command}'.")
@@ -105,6 +109,7 @@ def run(
     spares: Spares = 0,
     discover: Discover = "",
     start: Start = "",
+    max_deaths: MaxDeaths = 3,
     no_pin: NoPin = False,
 ) -> None:
     """Starts scheduler, servers and workers on this host and shows their output, each line prefixed with role and rank.
@@ -134,6 +139,7 @@ def run(
         job=job,
         min_workers=min_workers,
         elastic=elastic,
+        most_deaths=max_deaths,
         pin=not no_pin,
     )
     with errors_in_one_line():

@@ -8,9 +8,8 @@ import selectors
 import shlex
 import signal
 import socket
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -27,15 +26,14 @@ from byteps_like.launch.hosts import gpus
 from byteps_like.launch.jobdir import JobDirectory
 from byteps_like.launch.monitor import Monitor
 from byteps_like.launch.options import RunOptions
+from byteps_like.launch.replacing import Replacing
 from byteps_like.launch.service import scheduler_command, server_command
 from byteps_like.launch.stopping import Stopping, Why, steps_for
+from byteps_like.launch.verdict import JobEnding, verdict
 
 READ_BYTES = 1 << 16
 LIVE_SECONDS = 0.1
 IDLE_SECONDS = 1.0
-_MOST_DEATHS, _DEATHS_SECONDS = 3, 60.0
-"""Of schedulers, in so many seconds, that the job outlives."""
-TIMEOUT_EXIT_CODE = 124
 MonitorFactory = Callable[[str, Path, str], Monitor]
 """Makes the source of the summary line from (scheduler address, secret file, job)."""
 
@@ -49,7 +47,9 @@ class Job:
         self._options = options
         self._display = display
         self._make_monitor = make_monitor
-        self._crew = None if options.elastic is None else Crew(options.elastic, options.workers)
+        self._crew = None
+        if options.elastic is not None:
+            self._crew = Crew(options.elastic, options.workers, options.most_deaths)
         self._shape = environment.JobShape(
             job=options.job or f"run-{directory.path.name.rpartition('-')[2]}",
             workers=options.workers,
@@ -69,8 +69,8 @@ class Job:
         self._signal: signal.Signals | None = None
         self._started = time.monotonic()
         self._address = b""
-        self._lost_schedulers: list[float] = []
-        """When they died."""
+        self._replacing = Replacing(options.most_deaths)
+        self._attendant = options.attendant
 
     def run(self) -> int:
         """Starts everything, waits for the end and says why it came, last of all.
@@ -84,7 +84,10 @@ class Job:
             self._start_scheduler()
             while not self._step():
                 pass
-        code = self._verdict()
+        failures = [found for child in self._children() if (found := failure.judge(child)) is not None]
+        failures += self._crew.replaced if self._crew is not None else ()
+        why = self._stopping.why if self._stopping is not None else Why.DONE
+        code = verdict(JobEnding(why, failures, self._signal), self._options, self._display.note)
         self._display.flush()
         return code
 
@@ -132,7 +135,7 @@ class Job:
 
     def _fill_slots(self, crew: Crew) -> None:
         """Starts workers where there is room; of those that they replace it is remembered how they failed."""
-        for part in crew.due(time.monotonic()):
+        for part in crew.due(time.monotonic(), self._attendant.held):
             for before in [child for child in self._workers if child.part == part]:
                 if (found := failure.judge(before)) is not None:
                     crew.replaced.append(found)
@@ -174,6 +177,7 @@ class Job:
         except OSError as error:
             raise SystemCallError(f"can't start {part} ({shlex.join(command)}): {error.strerror}") from error
         (self._workers if part.role == "worker" else self._services).append(child)
+        self._attendant.started(child, time.monotonic())
         if self._options.log_dir is not None:
             name = f"{part.role}-{part.rank}.log" if part.role != "scheduler" else "scheduler.log"
             before = self._logs.pop(part, None)
@@ -204,8 +208,12 @@ class Job:
             elif callable(key.data):
                 key.data(key.fd)
         now = time.monotonic()
-        if self._crew is not None and self._workers and self._stopping is None:
-            self._follow_crew(self._crew)
+        if self._stopping is None:
+            if self._attendant.act(now):
+                self._stop(Why.ENOUGH)
+            self._replace_services()
+            if self._crew is not None and self._workers:
+                self._follow_crew(self._crew)
         over = self._decide(now)
         self._display.live(self._rows(), self._summary(now))
         self._display.flush()
@@ -214,6 +222,8 @@ class Job:
     def _patience(self) -> float:
         now = time.monotonic()
         ends = [now + IDLE_SECONDS]
+        if (next_at := self._attendant.next_at()) is not None:
+            ends.append(next_at)
         if self._stopping is not None:
             ends.append(self._stopping.deadline)
         elif self._options.timeout is not None:
@@ -242,7 +252,8 @@ class Job:
         now = time.monotonic()
         for line in lines:
             output.tail.add(line, now)
-            self._display.line(output.child.part, output.name, line)
+            if self._attendant.line(output.child, line, now):
+                self._display.line(output.child.part, output.name, line)
 
     def _on_end(self, child: Child) -> None:
         for output in (child.stdout, child.stderr):
@@ -251,9 +262,11 @@ class Job:
             self._show(output, output.splitter.finish())
         child.reap(time.monotonic())
         self._selector.unregister(child.pidfd)
-        if child.part.role == "scheduler" and self._may_replace(child):
-            self._replace_scheduler(child)
-        elif child.part.role == "worker" and self._crew is not None and self._stopping is None:
+        self._attendant.ended(child, time.monotonic())
+        if child.part.role != "worker":
+            if self._may_replace(child):
+                self._make_room(child)
+        elif self._crew is not None and self._stopping is None:
             self._leave_crew(self._crew, child)
 
     def _leave_crew(self, crew: Crew, child: Child) -> None:
@@ -262,20 +275,27 @@ class Job:
             self._display.note(f"byteps-like: {text}")
 
     def _may_replace(self, dead: Child) -> bool:
-        """A scheduler, while there is a job that another one could go on with."""
-        return bool(dead.exit_status and self._workers and self._shape.scheduler_state) and self._stopping is None
+        """A service, while there is a job that can go on with another one, and if they don't die one after the other:
+        the scheduler where its state is kept, a server where workers join the next world when it is gone."""
+        if not dead.exit_status or not self._workers or self._stopping is not None:
+            return False
+        lasts = self._crew is not None if dead.part.role == "server" else bool(self._shape.scheduler_state)
+        return lasts and self._replacing.died(dead.part, time.monotonic())
 
-    def _replace_scheduler(self, dead: Child) -> None:
-        """Members wait for another one, and steps go on; not if schedulers die one after the other."""
-        self._lost_schedulers.append(time.monotonic())
-        recent = [at for at in self._lost_schedulers if at > time.monotonic() - _DEATHS_SECONDS]
-        if len(recent) > _MOST_DEATHS:
-            return
+    def _make_room(self, dead: Child) -> None:
+        then = "another one takes its place" if dead.part.role == "server" else "another one goes on where it stopped"
         how = failure.in_words(dead.exit_status or 0)
-        self._display.note(f"byteps-like: the scheduler died ({how}); another one goes on where it stopped")
+        name = "the scheduler" if dead.part.role == "scheduler" else str(dead.part)
+        self._display.note(f"byteps-like: {name} died ({how}); {then}")
         self._services.remove(dead)
         dead.close()
-        self._start_scheduler()
+
+    def _replace_services(self) -> None:
+        for part in self._replacing.due(self._attendant.held):
+            if part.role == "server":
+                self._spawn(part, server_command())
+            else:
+                self._start_scheduler()
 
     def _decide(self, now: float) -> bool:
         if self._stopping is None:
@@ -319,36 +339,6 @@ class Job:
         text = self._monitor.text if self._monitor is not None and self._monitor.text else "starting"
         state = text if self._stopping is None else f"ending ({self._stopping.why.value})"
         return f"byteps-like · {now - self._started:.0f} s · {state}"
-
-    def _verdict(self) -> int:
-        failures = [found for child in self._children() if (found := failure.judge(child)) is not None]
-        if self._crew is not None:
-            failures += self._crew.replaced
-        why = self._stopping.why if self._stopping is not None else Why.DONE
-        if why is Why.INTERRUPTED and self._signal is not None:
-            self._display.note(f"byteps-like: ended by {failure.signal_name(self._signal)}")
-            return 128 + self._signal
-        if why is Why.TIMED_OUT:
-            self._display.note(f"byteps-like: not finished after {self._options.timeout:g} s (--timeout)")
-            return TIMEOUT_EXIT_CODE
-        first = failure.root_cause(failures)
-        if why is Why.DONE and 0 < len(failures) <= self._options.expendable and _are_of_workers(failures):
-            return self._outlived(failures)
-        if first is None and why is Why.DONE:
-            return 0
-        if first is None:
-            self._display.note("byteps-like: the job ended early, although no process reported a failure")
-            return 1
-        self._display.note(failure.report(first, failures, colour=sys.stderr.isatty()))
-        return first.exit_code or 1
-
-    def _outlived(self, failures: Sequence[failure.Failure]) -> int:
-        """The job is done, although these have failed; its exit code."""
-        for one in failures:
-            if self._crew is not None and one.consequence:
-                continue  # a spare, for which there was nothing to do
-            self._display.note(f"byteps-like: {one.part} failed ({one.how}: {one.cause[:160]}); the others finished")
-        return 0
 
     # -- signals and the end -------------------------------------------------------------------------------------------
 
@@ -395,7 +385,3 @@ class Job:
         for log in self._logs.values():
             log.close()
         self._display.close()
-
-
-def _are_of_workers(failures: Sequence[failure.Failure]) -> bool:
-    return all(one.part.startswith("worker") for one in failures)

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from byteps_like.launch.attendant import Attendant
 from byteps_like.launch.child import ChildPart
 from byteps_like.launch.elastic.crew import ElasticOptions
+from byteps_like.launch.replacing import MOST_DEATHS
 
 Place = Callable[[ChildPart, list[str], dict[str, str]], tuple[list[str], dict[str, str]]]
 """Turns the command and the environment of a process into those that start it where it belongs."""
@@ -38,12 +40,16 @@ class RunOptions:
     """Workers that must stay for the job to go on when others fail; None: all."""
     elastic: ElasticOptions | None = None
     """Of a job whose workers come and go; None: it has `workers`, from its beginning to its end."""
+    most_deaths: int = MOST_DEATHS
+    """Of the scheduler, of a server or in a worker's slot, within a minute; more, and no other takes the place. 0: any
+    number."""
     columns: int | None = None
     """Width for the workers' progress bars; None leaves it to them."""
     pin: bool = True
     """Whether workers run on the cores beside their GPUs, where there are any."""
     place: Place | None = None
     """Where the processes run; None: on this host. Elsewhere the launcher can't reach the scheduler for its summary."""
+    attendant: Attendant = field(default_factory=Attendant)
 
     @property
     def expendable(self) -> int:

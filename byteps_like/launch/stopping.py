@@ -21,6 +21,7 @@ class Why(Enum):
     FAILED = "failed"
     INTERRUPTED = "interrupted"
     TIMED_OUT = "timed out"
+    ENOUGH = "it has run for long enough"
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,8 @@ class Patience:
     """For a member whose watch stream broke to come back."""
     first_watch: float = 5.0
     """For a member that has joined to open its watch stream."""
+    returning: float = 3.0
+    """For a worker that has left for the next world of an elastic job to join it: until then the others wait for it."""
     after_end: float = 1.0
     """For somebody to join again after all have left in order."""
     after_failure: float = 60.0
@@ -104,6 +106,8 @@ class Membership:
         self._declined: _Declined | None = None
         self._seats: dict[str, Seat] = {}
         self._suspects: dict[str, Seat] = {}
+        self._returning: dict[str, Seat] = {}
+        """Workers of the newest epoch that have left it for the next one."""
         self._reported: BytePSLikeError | None = None
         self.linger = self.patience.after_end
         self._diagnosed = -DIAGNOSIS_SECONDS
@@ -113,6 +117,7 @@ class Membership:
         """In the order in which they act at the same tick: what tells a failure's cause best comes first."""
         self._timers = Timers()
         self._timers.derive(self._first_lost, self._lose_suspects)
+        self._timers.derive(self._first_given_up, self._give_up)
         self._diagnosis = self._timers.add(self._diagnose)
         self._report = self._timers.add(self._believe_report)
         self._timers.derive(self._prepared_by, self._fail_unprepared)
@@ -135,6 +140,8 @@ class Membership:
             seat.joined = seat.heard = seat.suspected = now
             seat.resumed = True
             seat.deadline = None if seat.deadline is None else now + seat.claim.timeout
+            if seat.returning:  # it can join when all others have come back, or are lost
+                self._expect_back(seat, now + self.patience.first_watch, True)
             if seat.state not in (SeatState.LEFT, SeatState.LOST):
                 self._seats[seat.id] = self._suspects[seat.id] = seat
             if seat.state is SeatState.WAITING:
@@ -180,7 +187,7 @@ class Membership:
         self.touched.add(seat.id)
         self._seats[seat.id] = self._suspects[seat.id] = seat
         self.forming.add(seat)
-        self._take_back(claim)
+        self._take_back(claim, now)
         if not seat.is_worker or self.forming.can_go_on():
             self._end_timer.stop()
         self._evict_excess()
@@ -193,15 +200,23 @@ class Membership:
         in_lobby = elastic and self.state is not JobState.FORMING
         return Seat(claim, member, now, None if in_lobby else now + claim.timeout, suspected=now, heard=now)
 
-    def _take_back(self, claim: JoinClaim, *, returning: bool = False) -> None:
+    def _take_back(self, claim: JoinClaim, now: float, *, returning: bool = False) -> None:
         """Who was in the newest epoch has come for the next, or, `returning`, will come once more; of anybody else
         those who run are told."""
         before = self.epoch.seats.get(claim.follows) if self.epoch is not None else None
         if before is not None:
-            before.returning = returning
-            self.touched.add(before.id)
+            self._expect_back(before, now, returning)
         elif claim.member.role is MemberRole.WORKER:
             self._tell_of_joiners()
+
+    def _expect_back(self, seat: Seat, now: float, returning: bool) -> None:
+        seat.returning = returning
+        self.touched.add(seat.id)
+        if returning:
+            seat.deadline = now + self.patience.returning
+            self._returning[seat.id] = seat
+        else:
+            self._returning.pop(seat.id, None)
 
     def decline(self, member: Member, why: str) -> None:
         """`member` can't start: workers who wait for the next world are refused, who come later once each."""
@@ -280,9 +295,9 @@ class Membership:
         if seat.state is SeatState.RUNNING and not seat.is_worker:
             self.fail(PeerLostError(f"{describe(seat.member)} left while epoch {self.number} was running"), now)
         was_running, was_over = seat.state is SeatState.RUNNING, seat.state is SeatState.OVER
-        seat.returning = returning and (was_running or was_over) and self._is_elastic()
+        self._expect_back(seat, now, returning and (was_running or was_over) and self._is_elastic())
         if returning and seat.state is SeatState.WAITING:
-            self._take_back(seat.claim, returning=True)
+            self._take_back(seat.claim, now, returning=True)
         self._become(seat, SeatState.LEFT)
         self._forget(seat, now)
         if was_running and self._current().take_leave() == 0:
@@ -421,6 +436,7 @@ class Membership:
             self.incarnation,
         )
         self.touched.update(self.epoch.seats if self.epoch is not None else ())
+        self._returning.clear()
         self.epoch = self._epoch_of(view, {seat.id: seat for seat in [*workers, *servers]}, now)
         spares = self.forming.spares(self.epoch)
         self.forming = Forming(terms_after(self.terms, self.epoch), self.epoch)
@@ -499,6 +515,20 @@ class Membership:
         # A host that goes takes several members: name them together.
         lost = [seat for seat in self._suspects.values() if self._lost_at(seat) <= now + self.patience.grace / 4]
         self._lose(lost, now, f"it did not come back within {self.patience.grace:g} s")
+
+    def _first_given_up(self) -> float | None:
+        return min((seat.deadline for seat in self._returning.values() if seat.deadline is not None), default=None)
+
+    def _give_up(self, now: float) -> None:
+        """Who would return and hasn't come has died meanwhile: nobody else could see it."""
+        late = [seat for seat in self._returning.values() if seat.deadline is not None and seat.deadline <= now]
+        for seat in late:
+            self._expect_back(seat, now, False)
+            text = f"{describe(seat.member)} did not come to the next world within {self.patience.returning:g} s"
+            self.refusals.append(text)
+            self._warn(list(self.forming.seats()), text, now)
+        self._end_if_deserted(now)
+        self._form_if_complete(now)
 
     def _lose(self, seats: list[Seat], now: float, why: str) -> None:
         running = [seat for seat in seats if seat.state is SeatState.RUNNING]

@@ -56,8 +56,8 @@ class Seat:
     member: Member
     joined: float
     deadline: float | None
-    """When its wait for the world ends; None for a server that waits from an earlier epoch, and for a worker of an
-    elastic job that waits while an epoch runs."""
+    """When its wait for the world ends, or the others' wait for it if it is `returning`; None for a server that waits
+    from an earlier epoch, and for a worker of an elastic job that waits while an epoch runs."""
     state: SeatState = SeatState.WAITING
     suspected: float | None = None
     """Since when it has no watch stream."""

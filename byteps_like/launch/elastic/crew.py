@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from byteps_like.config import Config
@@ -15,7 +15,7 @@ from byteps_like.launch import failure
 from byteps_like.launch.child import Child, ChildPart
 from byteps_like.launch.elastic import remote
 from byteps_like.launch.elastic.discovery import Discovery
-from byteps_like.launch.elastic.slots import REST_SECONDS, Slots, WorkerSlot
+from byteps_like.launch.elastic.slots import MOST_DEATHS, REST_SECONDS, Slots, WorkerSlot
 
 HERE = "localhost"
 ASK_SECONDS = 1.0
@@ -54,10 +54,10 @@ class ElasticOptions:
 class Crew:
     """Fills slots with workers. Main thread only."""
 
-    def __init__(self, options: ElasticOptions, workers: int) -> None:
+    def __init__(self, options: ElasticOptions, workers: int, most_deaths: int = MOST_DEATHS) -> None:
         """Asks the discovery script once. Raises ConfigError if that fails, or if hosts can't be reached."""
         self._options = options
-        self._slots = Slots(options.most)
+        self._slots = Slots(options.most, most_deaths)
         self._discovery = Discovery(options.discover, ASK_SECONDS) if options.discover else None
         self._here = workers + options.spares
         self._busy: dict[int, WorkerSlot] = {}
@@ -96,9 +96,9 @@ class Crew:
         reached = {host: count for host, count in self._hosts().items() if self._options.start or remote.is_here(host)}
         return [ChildPart("worker", slot.number) for slot in self._slots.follow(reached)]
 
-    def due(self, now: float) -> list[ChildPart]:
-        """Workers to start."""
-        found = self._slots.due(now)
+    def due(self, now: float, held: Collection[ChildPart] = ()) -> list[ChildPart]:
+        """Workers to start; the `held` ones are not, for now."""
+        found = self._slots.due(now, {part.rank for part in held if part.role == "worker"})
         for slot in found:
             self._slots.began(slot)
             self._busy[slot.number] = slot

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 MOST_DEATHS, DEATHS_SECONDS = 3, 60.0
@@ -23,15 +23,20 @@ class WorkerSlot:
     """Its host still has it."""
     busy: bool = False
     rests_until: float = 0.0
-    deaths: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_DEATHS))
+    deaths: deque[float] = field(default_factory=deque)
     """When its last workers died."""
+
+    def is_free(self, now: float) -> bool:
+        """A worker can be started in it."""
+        return self.is_there and not self.busy and self.rests_until <= now
 
 
 class Slots:
     """All slots of a job, of which no more than `most` are busy at a time. Not thread-safe."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, most_deaths: int = MOST_DEATHS) -> None:
+        """`most_deaths`: see MOST_DEATHS; 0: no slot ever rests."""
+        self._most, self._most_deaths = most, most_deaths
         self._slots: dict[tuple[str, int], WorkerSlot] = {}
         self._closed = False
 
@@ -48,11 +53,11 @@ class Slots:
                 gone.append(slot)
         return gone
 
-    def due(self, now: float) -> list[WorkerSlot]:
-        """Those in which a worker is to be started."""
+    def due(self, now: float, held: Collection[int] = ()) -> list[WorkerSlot]:
+        """Those in which a worker is to be started; not in those with the numbers `held`."""
         if self._closed:
             return []
-        free = [slot for slot in self._slots.values() if slot.is_there and not slot.busy and slot.rests_until <= now]
+        free = [slot for slot in self._slots.values() if slot.is_free(now) and slot.number not in held]
         return free[: max(self._most - self.busy(), 0)]
 
     def began(self, slot: WorkerSlot) -> None:
@@ -63,7 +68,9 @@ class Slots:
         """Its worker has died; whether it rests now."""
         slot.busy = False
         slot.deaths.append(now)
-        rests = len(slot.deaths) == MOST_DEATHS and slot.deaths[0] > now - DEATHS_SECONDS
+        while slot.deaths[0] <= now - DEATHS_SECONDS:
+            slot.deaths.popleft()
+        rests = 0 < self._most_deaths <= len(slot.deaths)
         if rests:
             slot.rests_until = now + REST_SECONDS
             slot.deaths.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from byteps_like.config import split_address
 from byteps_like.errors import ConfigError
 from byteps_like.launch.child import ChildPart
 from byteps_like.launch.fleet import Fleet
@@ -44,7 +45,8 @@ class LabPlacement:
         if part.role != "scheduler" and host.index < len(self.racks):
             own["BYTEPS_LIKE_RACK"] = self.racks[host.index]
         if part.role == "scheduler":
-            own["BYTEPS_LIKE_SCHEDULER"] = f"{host.address}:0"
+            _, port = split_address("scheduler", environment["BYTEPS_LIKE_SCHEDULER"])
+            own["BYTEPS_LIKE_SCHEDULER"] = f"{host.address}:{port}"  # another one takes that of the one before
         if part.role == "worker":
             own["BYTEPS_LIKE_LOCAL_RANK"] = str(part.rank % self.per_host)
             own["BYTEPS_LIKE_LOCAL_SIZE"] = str(self.per_host)

@@ -68,6 +68,17 @@ def test_workers_are_started_on_hosts_that_a_script_finds(tmp_path: Path) -> Non
     assert [end["sizes"] for end in events(result, "end")] == [[1, 2]] * 2, result
 
 
+def test_the_gpt_trains(tmp_path: Path) -> None:
+    """The example, shortened."""
+    script, out = ROOT / "examples" / "elastic" / "gpt.py", tmp_path / "result.json"
+    short = ["--steps", "6", "--batch", "2", "--width", "16", "--window", "16", "--log", "3", "--json", str(out)]
+    result = run(["-n", "2", "-s", "1", "--max-workers", "2"], sys.executable, str(script), *short)
+    assert result.returncode == 0, result
+    found = json.loads(out.read_text())
+    assert (found["steps"], found["samples"]) == (6, 24) and 3.5 < found["loss"] < 6, found
+    assert result.stdout.count("step 3: loss") == result.stdout.count("step 6: loss") == 2
+
+
 def test_a_script_that_fails_everywhere_ends_the_job() -> None:
     result = run(["-n", "2", "-s", "0", "--max-workers", "2"], sys.executable, "-c", "import sys; sys.exit(3)")
     assert result.returncode == 3, result

@@ -121,8 +121,31 @@ def test_who_said_that_it_comes_back_is_waited_for_but_not_for_ever(job: Elastic
         job.do("leave", first, True)
     job.again(*others)
     assert (job.state is JobState.RUNNING) == (how == "dies")
-    job.wait(31)
-    assert job.state is JobState.RUNNING
+    job.wait(2.5)
+    job.come("w9")
+    assert (job.state is JobState.RUNNING) == (how == "dies")
+    job.wait(1)
+    assert job.state is JobState.RUNNING, "it has died on its way, which nobody could see; others come and go meanwhile"
+    assert len(job.names("w101" if first != "w1" else "w102")) == (2 if how == "dies" else 3)
+
+
+def test_who_comes_back_too_late_is_one_more(job: Elastic) -> None:
+    job.come("w1", "w2", "w3")
+    first, *others = job.names("w1")
+    job.do("report", first, MismatchError("seen"))
+    job.do("leave", first, True)
+    job.again(*others)
+    job.restart()
+    job.come_back()
+    job.wait(7.5)
+    assert job.state is JobState.FORMING, (
+        "another scheduler gives it as long once more, after it has heard of the others"
+    )
+    job.wait(1)
+    job.worker(-1, "w9", follows=first)
+    assert len(job.events(f"w{int(others[0][1:]) + 100}", EventKind.JOINERS)) == 1
+    job.again(*(f"w{int(id[1:]) + 100}" for id in others))
+    assert job.names("w9")[-1] == "w9"
 
 
 def test_who_leaves_while_it_waits_may_come_back_once_more(job: Elastic) -> None:

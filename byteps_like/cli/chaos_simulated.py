@@ -1,0 +1,101 @@
+"""`byteps-like chaos --sim`: simulated jobs, and whether they keep the rules."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from byteps_like.errors import InvalidArgumentError
+
+_TWICE = 100
+"""Of so many seeds one runs twice: both histories must be the same."""
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    seed: int
+    complaints: list[str]
+    events: int
+    seconds: float
+
+
+def simulate(seed: int | None, seeds: str, defect: str, shrink: bool, jobs: int | None) -> bool:
+    """Runs one job and prints its trace, or many and counts; whether they kept the rules. See the command's options."""
+    from byteps_like._core import Sim
+
+    if defect == "list":
+        print("\n".join(Sim.defects()))
+        return True
+    return _show(seed, defect, shrink) if seed is not None else _count(_range(seeds), defect, jobs or _cores())
+
+
+def _show(seed: int, defect: str, shrink: bool) -> bool:
+    """Prints one job from beginning to end; whether it kept the rules."""
+    from byteps_like._core import Sim
+
+    job = Sim(seed, defect, trace=True)
+    job.run()
+    if shrink and job.complaints:
+        job = job.shrink(defect, trace=True)
+        job.run()
+    print(job.plan, job.heading, *job.lines(), sep="\n")
+    for complaint in job.complaints:
+        print(f"BROKEN: {complaint}")
+    print(
+        f"seed {seed}: {job.finished} workers ended well, {job.failed} with an error, {job.killed} were killed;"
+        f" {job.events} events in {job.seconds:.3f} s of simulated time, history {job.history:016x}"
+    )
+    return not job.complaints
+
+
+def _count(numbers: range, defect: str, threads: int) -> bool:
+    """Runs all of them and prints those that break a rule; whether there is none."""
+    began, done, events, seconds, broken = time.monotonic(), 0, 0, 0.0, 0
+    for verdict in _verdicts(numbers, defect, threads):
+        done += 1
+        events += verdict.events
+        seconds += verdict.seconds
+        broken += bool(verdict.complaints)
+        for complaint in verdict.complaints[:1]:
+            print(f"seed {verdict.seed}: {complaint}", flush=True)
+    took = time.monotonic() - began
+    print(f"{done} jobs, {broken} broken: {events} events, {seconds:.0f} s of simulated time in {took:.1f} s")
+    if broken:
+        print("replay one: byteps-like chaos --sim --seed SEED" + (f" --defect {defect}" if defect else ""))
+    return not broken
+
+
+def _verdicts(numbers: range, defect: str, threads: int) -> Iterator[_Verdict]:
+    """In the order of the seeds."""
+    parts: Iterable[range] = [numbers[first : first + _TWICE] for first in range(0, len(numbers), _TWICE)]
+    with ThreadPoolExecutor(threads) as pool:
+        for verdicts in pool.map(lambda part: [_judge(seed, defect) for seed in part], parts):
+            yield from verdicts
+
+
+def _judge(seed: int, defect: str) -> _Verdict:
+    from byteps_like._core import Sim
+
+    job = Sim(seed, defect)
+    job.run()
+    complaints = list(job.complaints)
+    if seed % _TWICE == 0:
+        again = Sim(seed, defect)
+        again.run()
+        if again.history != job.history:
+            complaints.append("it has another history each time")
+    return _Verdict(seed, complaints, job.events, job.seconds)
+
+
+def _range(text: str) -> range:
+    first, colon, last = text.partition(":")
+    if not colon or not first.isdecimal() or not last.isdecimal() or int(first) >= int(last):
+        raise InvalidArgumentError(f"--seeds {text} is not valid; write FIRST:LAST, as in 0:500")
+    return range(int(first), int(last))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
