@@ -18,7 +18,7 @@ MOST_CHAPTERS = 20
 """Files in a room; a header and its source are one chapter."""
 LONGEST_FUNCTION = 80
 NAMELESS = {"utils", "util", "common", "manager", "helper", "helpers", "misc"}
-OPTIONAL = {"byteps_like._core", "torch", "matplotlib", "cupy", "optuna", "grpc", "zmq", "prometheus_client"}
+OPTIONAL = {"byteps_like._core", "torch", "torchft", "matplotlib", "cupy", "optuna", "grpc", "zmq", "prometheus_client"}
 """What a process may be without, or takes long to import and not every process needs."""
 DISTANT_FRIENDS = {"GpuMemory"}
 """Classes that may see the inside of one in another file: GpuMemory, which counts its bytes in its Gpu."""

@@ -44,7 +44,7 @@ PYTHON_FLOORS: list[set[str]] = [
     {"torch"},
     {"launch", "planner"},
     {"bench"},
-    {"cli", "__main__", "horovod"},
+    {"cli", "__main__", "horovod", "torchft"},
 ]
 # What a floor may reach above itself, and only inside functions: the choice of an implementation at run time.
 LATE: set[tuple[str, str]] = {("worker", "portable")}
