@@ -64,6 +64,7 @@ void Shard::Reset(const ShardWorld& world, const std::shared_ptr<Relay>& relay, 
   memory_.Refund(keys_.size() * KeyBytes());
   keys_.clear();
   store_.Reset(world.size());
+  adoptions_.Reset(world.size());
   given_up_.clear();
   memory_.Trim();
   codecs_.Reset(world.size());
@@ -114,6 +115,7 @@ void Shard::Install(std::unique_ptr<Stream> stream, const Admitted& who) {
   Attune();
   TellWhoIsGone(peer);
   peer.link->Start();
+  if (peer.rank < world_.size()) adoptions_.OnBack(peer.rank);
   if (!failure_.ok()) SendText(peer, FrameType::kError, failure_.code(), failure_.message());
 }
 
@@ -243,7 +245,7 @@ void Shard::OnFrame(Link& link, const Header& said, std::byte* payload) {
   if (peer->control.size() > kMaxControl) return Blame(*peer, "it requests more answers than it reads");
   if (IsOutOfPlace(*peer, header.type))
     return Blame(*peer, "what it sent belongs on a link between a worker and the server that owns the key");
-  if (OnStoreFrame(*peer, header, payload)) return;
+  if (OnStoreFrame(*peer, header, payload) || OnAdoptionFrame(*peer, header, payload)) return;
   const std::string_view text(reinterpret_cast<const char*>(payload), header.length);
   switch (header.type) {
     case FrameType::kPush:

@@ -22,6 +22,7 @@
 #include "csrc/transport/links/link.h"
 #include "csrc/transport/loop/event_loop.h"
 #include "csrc/transport/memory/shared_buffer.h"
+#include "server/adopting/adoptions.h"
 #include "server/codecs.h"
 #include "server/memory.h"
 #include "server/policy/policies.h"
@@ -50,7 +51,8 @@ struct ShardWorld {
   Incarnation incarnation{};
   Aggregator own{};                       // if this server is one
   std::vector<Aggregator> aggregators{};  // else, those of other servers
-  bool elastic = false;                   // sums are finished without workers that are gone. Not with aggregators
+  bool elastic = false;  // sums are finished without workers that are gone, and by other servers if one dies. Not with
+                         // aggregators
   uint32_t size() const { return static_cast<uint32_t>(workers.size()); }
 };
 
@@ -71,7 +73,7 @@ struct ShardStats {  // written by the shard, read from any thread
 inline constexpr size_t kKeyBytes = 1024;
 inline constexpr size_t kKeyBytesPerRank = 2 * (sizeof(Contribution) + sizeof(ShardBuffer));
 
-class Shard : private LinkHandler, private StoreHost, private RelaySink {
+class Shard : private LinkHandler, private StoreHost, private RelaySink, private AdoptionHost {
  public:
   struct Options {
     uint32_t index = 0;
@@ -202,6 +204,14 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink {
   bool IsInReach(const Round& round) const;
   bool MayBring(const Round& round, uint32_t rank) const;
 
+  // shard_adopting.cc: keys of servers that are gone
+  void FailAdoption(uint64_t key, const Status& why) override;
+  bool IsHere(uint32_t rank) const override;
+  bool OnAdoptionFrame(Peer& peer, const Header& header, const std::byte* payload);
+  bool BeginsAt(Key& key, const Header& header);
+  void ExcuseThoseBeyond(Key& key, Round& round);
+  void CheckAdoptions();
+
   const Options options_;
   EventLoop loop_;  // before the links, which watch it
   ShardStats stats_;
@@ -215,6 +225,8 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink {
   uint32_t left_ = 0;  // peers that have said goodbye, or died
   std::unordered_map<uint64_t, std::unique_ptr<Key>> keys_;
   ShardStore store_{*this, memory_};
+  Adoptions adoptions_{*this};
+  uint32_t adoption_warnings_ = 0;            // of the present wait
   std::optional<double> store_call_;          // when it is called, at the latest
   std::unordered_set<uint64_t> given_up_;     // keys whose last round was given up: late contributions are ignored
   std::vector<std::unique_ptr<Peer>> peers_;  // by seat

@@ -39,6 +39,7 @@ void Shard::GoOnWithout(Peer& gone) {
     if (IsOver(*key)) over.push_back(key.get());
   }
   for (Key* const key : over) Free(*key);
+  adoptions_.OnGone(gone.rank);
 }
 
 void Shard::LeaveOutOf(Key& key, Round& round, Peer& gone) {

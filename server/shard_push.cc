@@ -59,7 +59,9 @@ Shard::Key* Shard::FindOrMake(const Header& header, const Terms& terms) {
     return nullptr;
   }
   ++stats_.keys;
-  return keys_.emplace(header.key, std::make_unique<Key>(header.key, memory_, *row->combine)).first->second.get();
+  Key* const made =
+      keys_.emplace(header.key, std::make_unique<Key>(header.key, memory_, *row->combine)).first->second.get();
+  return BeginsAt(*made, header) ? made : nullptr;
 }
 
 // The codec that an encoded push names; nullptr if its link has announced none by that number.
@@ -120,6 +122,7 @@ Round* Shard::RoundFor(Peer& peer, const Header& header, Key** out) {
   ++stats_.rounds;
   ++stats_.open_rounds;
   ArmStallCheck();
+  ExcuseThoseBeyond(key, round);
   if (left_ > 0) LeaveOutGone(key, round);
   return failure_.ok() && Reserve(key, round, header) ? &round : nullptr;
 }
@@ -154,6 +157,7 @@ bool Shard::Reserve(Key& key, Round& round, const Header& header) {
 bool Shard::Acknowledge(Key& key, const Header& header) {
   Round& before = key.of(header.round - 1);
   if (!before.active() || before.number() != header.round - 1) return true;
+  if (before.ranks()[header.rank].acknowledged) return true;  // it was beyond that when its server died
   if (!MayHaveAll(before, header.rank)) {
     Blame(*peers_[header.rank], KeyText(key.key) + ": the rank begins a round without the result of the previous one");
     return false;

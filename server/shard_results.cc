@@ -119,7 +119,8 @@ void Shard::CheckStalls() {
     for (auto& round : key->rounds)
       if (failure_.ok() && round->active() && !round->finished()) CheckStall(*key, *round);
   if (failure_.ok()) CheckStoreStalls();
-  if (failure_.ok() && (stats_.open_rounds > 0 || store_.HasWaiting())) ArmStallCheck();
+  if (failure_.ok()) CheckAdoptions();
+  if (failure_.ok() && (stats_.open_rounds > 0 || store_.HasWaiting() || adoptions_.LongestWait())) ArmStallCheck();
 }
 
 void Shard::CheckStall(Key& key, Round& round) {

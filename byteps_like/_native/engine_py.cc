@@ -128,7 +128,7 @@ PyEngine* MakeEngine(const std::string& job, nb::bytes secret, nb::bytes incarna
                      uint32_t member, uint32_t world_size, const Shards& shards, size_t segment_bytes,
                      size_t credit_bytes, double connect_timeout, double stall_warning, double stall_timeout,
                      uint32_t kernel_queue_bytes, uint32_t codec_threads, uint32_t local_workers,
-                     size_t least_segment) {
+                     size_t least_segment, bool outlives_servers) {
   EngineOptions options;
   options.credentials = {job, std::string(secret.c_str(), secret.size()), epoch, IncarnationOf(incarnation)};
   options.standing = {rank, world_size};
@@ -142,6 +142,7 @@ PyEngine* MakeEngine(const std::string& job, nb::bytes secret, nb::bytes incarna
   options.codec_threads = codec_threads;
   options.local_workers = local_workers;
   options.least_segment = least_segment;
+  options.outlives_servers = outlives_servers;
   std::vector<ShardAddress> addresses;
   for (const auto& [server, shard, urls, number] : shards) addresses.push_back({server, shard, urls, number});
   return new PyEngine(std::move(options), std::move(addresses));
@@ -412,7 +413,8 @@ void BindEngine(nb::module_& m) {
            nb::arg("rank"), nb::arg("member"), nb::arg("world_size"), nb::arg("shards"), nb::arg("segment_bytes"),
            nb::arg("credit_bytes"), nb::arg("connect_timeout"), nb::arg("stall_warning"), nb::arg("stall_timeout"),
            nb::arg("kernel_queue_bytes") = kDefaultKernelQueue, nb::arg("codec_threads") = 1,
-           nb::arg("local_workers") = 1, nb::arg("least_segment") = EngineOptions().least_segment)
+           nb::arg("local_workers") = 1, nb::arg("least_segment") = EngineOptions().least_segment,
+           nb::arg("outlives_servers") = false)
       .def("declare", &Declare, nb::arg("dtype"), nb::arg("partitions"), nb::arg("codec") = "", nb::arg("text") = "",
            nb::arg("gpu") = false, nb::arg("absent") = std::set<uint32_t>(),
            nb::arg("owners") = std::vector<std::pair<uint32_t, uint32_t>>(),
@@ -493,6 +495,10 @@ void BindEngine(nb::module_& m) {
             self.engine().Fail(CodeFrom(static_cast<uint32_t>(code)), text);
           },
           nb::arg("code"), nb::arg("text"))
+      .def(
+          "go_on_without",
+          [](PyEngine& self, uint32_t server, const std::string& why) { self.engine().GoOnWithout(server, why); },
+          nb::arg("server"), nb::arg("why"), "A server has died: others take over what it had.")
       .def(
           "next_event",
           [](PyEngine& self, double seconds) { return BlockWithoutGil([&] { return self.events().Pop(seconds); }); },

@@ -103,8 +103,8 @@ class EventKind(StrEnum):
     DISAGREEMENT = "disagreement"  # some operations fail on all ranks: `disagreement`
     QUESTION = "question"  # which operations a rank has begun: `question`
     RECORD = "record"  # record a timeline: `text` is the order; none: end it
-    LOST = "lost"  # workers have died, and the epoch goes on without them: `ranks`
-    JOINERS = "joiners"  # workers wait to join, and there is room for them
+    LOST = "lost"  # members have died or left, and the epoch goes on without them: `ranks`, `servers`
+    JOINERS = "joiners"  # others wait to join, and there is room for them
 
 
 @dataclass(frozen=True)
@@ -137,5 +137,6 @@ class WatchEvent:
     disagreement: Disagreement | None = None
     question: Question | None = None
     ranks: tuple[int, ...] = ()
+    servers: tuple[int, ...] = ()
     epoch: int = 0
     """That has failed; 0: none has."""

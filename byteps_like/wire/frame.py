@@ -80,12 +80,16 @@ class FrameType(IntEnum):
     STATE = 31
     CONTRIBUTORS = 32
     OWNER = 34
+    ADOPT = 35
+    ADOPTED = 36
+    TAKE = 37
+    GIVE = 38
 
 
 _REFERABLE = frozenset({FrameType.PUSH, FrameType.RESULT})
 _NOTABLE = frozenset({FrameType.PUSH, FrameType.ROWS, FrameType.CLOCK})
 _LISTED = frozenset({FrameType.KEYS, FrameType.ROWS, FrameType.FETCH})
-_SEGMENTS = _REFERABLE | _LISTED | {FrameType.DATA, FrameType.VALUE, FrameType.CLOCK}
+_SEGMENTS = _REFERABLE | _LISTED | {FrameType.DATA, FrameType.VALUE, FrameType.CLOCK, FrameType.GIVE}
 _TEXTS = frozenset(
     {
         FrameType.ERROR,
@@ -100,7 +104,7 @@ _TEXTS = frozenset(
 _SAVING = frozenset({FrameType.CUT, FrameType.STATE})
 _OF_PARTITION = _REFERABLE | {
     FrameType.RESUME, FrameType.RESUMED, FrameType.PULL, FrameType.VALUE, FrameType.KEYS, FrameType.ROWS,
-    FrameType.CLOCK, FrameType.CONTRIBUTORS,
+    FrameType.CLOCK, FrameType.CONTRIBUTORS, FrameType.GIVE,
 }  # fmt: skip
 
 
@@ -221,7 +225,8 @@ def _counted(header: Header) -> int:
 
 def _check_flags(header: Header) -> None:
     resumed = header.type is FrameType.RESUME and header.flags == FrameFlag.ENCODED
-    if header.flags and header.type not in _REFERABLE | _NOTABLE and not resumed:
+    given = header.type is FrameType.GIVE and not header.flags & ~int(FrameFlag.MOVABLE | FrameFlag.ENCODED)
+    if header.flags and header.type not in _REFERABLE | _NOTABLE and not (resumed or given):
         raise CorruptError(f"frame flags {header.flags} do not go with {header.type.name}")
     if header.flags & _OF_STORES or (header.flags and header.type is FrameType.ROWS) or header.type is FrameType.CLOCK:
         _check_noted(header)

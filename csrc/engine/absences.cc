@@ -1,6 +1,7 @@
 #include "csrc/engine/absences.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace byteps_like {
 
@@ -16,15 +17,21 @@ std::vector<uint32_t> CutsOf(std::span<const Absence> absences) {
   return {cuts.begin(), cuts.end()};
 }
 
+namespace {
+
+Absence AbsenceOf(const Header& contributors) {
+  return {contributors.root, contributors.key, static_cast<uint32_t>(contributors.offset), contributors.total};
+}
+
+}  // namespace
+
 void Absences::Hear(const Header& contributors) {
   if (contributors.total == 0) {
     gone_.insert(contributors.root);
     return;
   }
   std::vector<Brought>& known = brought_[contributors.key];
-  const Brought news{
-      contributors.round,
-      {contributors.root, contributors.key, static_cast<uint32_t>(contributors.offset), contributors.total}};
+  const Brought news{contributors.round, AbsenceOf(contributors)};
   const auto same = [&](const Brought& one) { return one.round == news.round && one.what.rank == news.what.rank; };
   const auto found = std::ranges::find_if(known, same);  // said again over a new link
   if (found == known.end()) {
@@ -32,6 +39,23 @@ void Absences::Hear(const Header& contributors) {
   } else {
     *found = news;
   }
+}
+
+// Said again when another rank gives the rest.
+void Absences::HearOfGiven(const Header& contributors) {
+  std::vector<Absence>& known = given_[contributors.key];
+  const Absence news = AbsenceOf(contributors);
+  if (std::ranges::find(known, news) == known.end()) known.push_back(news);
+}
+
+std::vector<Absence> Absences::TakeOfGiven(uint64_t key) {
+  auto given = given_.extract(key);
+  return given.empty() ? std::vector<Absence>() : std::move(given.mapped());
+}
+
+void Absences::Forget(uint64_t key) {
+  brought_.erase(key);
+  given_.erase(key);
 }
 
 std::vector<Absence> Absences::Take(uint64_t key, uint32_t round) {

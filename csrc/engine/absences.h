@@ -32,7 +32,10 @@ class Absences {
   void Hear(const Header& contributors);
   // Those of a round whose result is here. No earlier round of the key will be asked about.
   std::vector<Absence> Take(uint64_t key, uint32_t round);
-  void Forget(uint64_t key) { brought_.erase(key); }
+  void Forget(uint64_t key);
+  // The same of a result that another rank gives to this one, as that rank knows it.
+  void HearOfGiven(const Header& contributors);
+  std::vector<Absence> TakeOfGiven(uint64_t key);
 
  private:
   struct Brought {
@@ -40,6 +43,7 @@ class Absences {
     Absence what;
   };
   std::set<uint32_t> gone_;
+  std::unordered_map<uint64_t, std::vector<Absence>> given_;    // by key
   std::unordered_map<uint64_t, std::vector<Brought>> brought_;  // by key: of rounds that were open when it went
 };
 

@@ -104,10 +104,14 @@ void Channel::Install(std::unique_ptr<Stream> stream) {
   named_codecs_.clear();
   for (const auto& [key, part] : parts_) part->told_owner = false;
   std::erase_if(control_, [](const Header& one) { return one.type != FrameType::kForget; });
+  gifts_.clear();  // asked for again
+  gifts_under_way_ = 0;
   placed_before_ = counters_.payload_placed;
   stream->LimitQueue(context_.options.kernel_queue_bytes);
   stream->LimitSilence(SilenceLimit(context_.options.stall_warning, context_.options.stall_timeout));
   link_ = MakeLink(context_.loop, std::move(stream), *this);
+  for (const auto& [key, part] : parts_)
+    if (part->homing == Homing::kAsked) AskHome(*part, IsInFlight(*part));
   for (Part* part : in_flight_) Resume(*part);
   kept_.OnNewLink();
   Announce();
@@ -131,7 +135,9 @@ void Channel::Reconnect(const Status& why) {
     }
     const Status lost(CodeOfLoss(stream.status()),
                       name() + " is gone: " + why.message() + "; " + stream.status().message());
-    context_.loop.Post([this, lost] { owner_.FailOnLoop(lost); });
+    context_.loop.Post([this, lost] {
+      if (!ending_) owner_.FailOnLoop(lost);
+    });
   });
   if (connector.ok()) {
     connector_ = std::move(*connector);
@@ -193,6 +199,7 @@ void Channel::GiveUp(Part& part, const Status& why) {
 void Channel::Forget(const Part& part) {
   absences_.Forget(part.key);
   if (parts_.erase(part.key) == 0 && !kept_.Forget(part.key)) return;
+  if (link_ && gifts_under_way_ > 0) link_->Keep();
   Next();  // passes over it, where it was given up and is still the first in the queue
   Header header = HeaderFor(part, FrameType::kForget);
   header.total = 0;

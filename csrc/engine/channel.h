@@ -40,12 +40,21 @@ class Channel : private LinkHandler {
   void Grown(Part& part);                   // in flight: more of its contribution is there
   void GiveUp(const Operation& operation);  // its parts in flight here end with its `given_up`
   void GiveUp(Part& part, const Status& why);
-  void Forget(const Part& part);   // which is not in flight, and will not be again
+  void Forget(const Part& part);  // which is not in flight, and will not be again
+  // Its server has died: the link is closed. What it has of a part, which it then lets go of; whether that was in
+  // flight.
+  void Leave();
+  bool Release(Part& part);
+  // A part of such a channel comes here: goes on once all ranks have said how far they have come with it.
+  void Adopt(Part& part, bool in_flight);
+  bool left() const { return left_; }
+
   void Withdraw(uint32_t region);  // which is gone
   void Goodbye();                  // tells the server; parts in flight end with the link, once that is sent
   bool closed() const { return link_ == nullptr; }
   bool busy() const { return !in_flight_.empty() || kept_.busy(); }
-  KeptKeys& kept() { return kept_; }               // the values that its shard keeps
+  KeptKeys& kept() { return kept_; }  // the values that its shard keeps
+  uint32_t server() const { return address_.server; }
   size_t index() const { return index_; }          // among the engine's channels
   bool held() const { return held_; }              // it has something to send, but is ahead of the others
   void LetGo();                                    // if it no longer is
@@ -109,11 +118,33 @@ class Channel : private LinkHandler {
   void OnResult(Part& part, const Header& header);
   void OnResumed(Part& part, const Header& header);
   void Finish(Part& part, const Status& status);
+  void TakeOff(Part& part);
+
+  // channel_adopting.cc
+  struct Gift {  // a result that this rank has, on its way to another
+    uint64_t key;
+    uint32_t round, to;
+    uint32_t offset;
+    size_t told = 0;  // absences in it of which the other has been told
+  };
+  void Enter(Part& part);
+  bool IsInFlight(const Part& part) const;
+  void Hold(Part& part, const Header& result);
+  void AskHome(const Part& part, bool waits);
+  void AskForResult(Part& part);
+  void OnAdopted(const Header& header);
+  void OnTake(const Header& header);
+  bool NextGift(Outgoing& next);
+  void DropHeld(Part& part);
+  Part* GivenBy(const Gift& gift);
+  void OnGive(Part& part, const Header& header, const std::byte* payload);
+
   void TraceStage(TraceKind kind, const Part& part, int64_t begin) const;
   void TraceReady(const Part& part) const;
   void TraceFirst(Part& part) const;  // before each frame of a contribution
   void TraceSent(const Header& header) const;
   void FinishAll(const Status& status);
+  SharedRegion RegionOf(const Part& part);
   Header HeaderFor(const Part& part, FrameType type) const;
   void OfferLanding(const Part& part);
   size_t SegmentOf(const Part& part) const;
@@ -133,10 +164,13 @@ class Channel : private LinkHandler {
   std::vector<std::unique_ptr<Link>> closing_;
   Thread connector_;
   std::atomic<bool> ending_{false};
+  bool left_ = false;
   std::unordered_map<uint64_t, Part*> parts_;  // by key: all that were ever in flight here
   std::vector<Part*> in_flight_;
   std::priority_queue<Waiting> queue_;
   std::deque<Header> control_;
+  std::deque<Gift> gifts_;
+  size_t gifts_under_way_ = 0;  // frames of gifts that the link may yet read from what is held
   KeptKeys kept_;
   Absences absences_;
   std::map<uint32_t, bool> shared_regions_;  // passed to the server over this link; false: it could not map them

@@ -36,11 +36,6 @@ uint32_t Unsent(const Part& part) {
   return there > part.sent ? there - part.sent : 0;
 }
 
-// Where its result goes. Of an encoded one the length is not known yet: it may take all of it.
-PooledBuffer LandingOf(const Part& part) {
-  return part.encoded ? part.coding->landing() : PooledBuffer{part.address, part.total};
-}
-
 // Otherwise a rank would take its own contribution for the result.
 bool IsMisplaced(const Part& part, const Header& header) {
   return header.type == FrameType::kResult && part.absent != ((header.flags & kAbsent) != 0);
@@ -51,6 +46,20 @@ bool IsMisplaced(const Part& part, const Header& header) {
 // Out -----------------------------------------------------------------------------------------------------------------
 
 void Channel::Enqueue(Part& part) {
+  if (context_.options.outlives_servers && !part.absent && !part.held)
+    part.held = std::make_unique<HeldResult>(std::max(part.bytes, part.total));
+  Enter(part);
+  const bool told = part.absent || (part.coding != nullptr && (part.coding->active || part.coding->on_gpu)) ||
+                    (part.staging != nullptr && part.staging->active);
+  if (Tracing() && !told) TraceReady(part);
+  const Operation* const operation = OperationOf(part);
+  if (operation != nullptr && !operation->given_up.ok()) return Finish(part, operation->given_up);
+  if (part.homing == Homing::kTaking) return AskForResult(part);
+  if (part.homing == Homing::kAsked) return AskHome(part, true);
+  Queue(part);
+}
+
+void Channel::Enter(Part& part) {
   parts_.emplace(part.key, &part);
   part.sent = part.landed = 0;
   part.expected = part.encoded ? 0 : part.total;
@@ -58,12 +67,6 @@ void Channel::Enqueue(Part& part) {
   part.slot = in_flight_.size();
   if (!busy()) Heard();
   in_flight_.push_back(&part);
-  const bool told = part.absent || (part.coding != nullptr && (part.coding->active || part.coding->on_gpu)) ||
-                    (part.staging != nullptr && part.staging->active);
-  if (Tracing() && !told) TraceReady(part);
-  const Operation* const operation = OperationOf(part);
-  if (operation != nullptr && !operation->given_up.ok()) return Finish(part, operation->given_up);
-  Queue(part);
 }
 
 const Operation* Channel::OperationOf(const Part& part) {
@@ -83,6 +86,7 @@ void Channel::Queue(Part& part) {
 // After a new link: bytes sent over the old one may or may not have been counted.
 void Channel::Resume(Part& part) {
   if (!part.begun) return;
+  if (part.homing == Homing::kTaking) return AskForResult(part);
   if (!part.streamed) {  // by reference, or absent: saying it again does no harm
     part.sent = 0;
     return Queue(part);
@@ -136,6 +140,7 @@ bool Channel::NextFrame(Link& link, Outgoing& next) {
     control_.pop_front();
     return true;
   }
+  if (NextGift(next)) return true;
   return NextData(next);
 }
 
@@ -280,7 +285,7 @@ bool Channel::NextSegment(Part& part, Outgoing& next) {
 }
 
 void Channel::Grown(Part& part) {
-  if (!part.resuming && Unsent(part) > 0) Queue(part);
+  if (!part.resuming && part.homing == Homing::kDone && Unsent(part) > 0) Queue(part);
 }
 
 // Through memory that the server maps, where there is some.
@@ -293,10 +298,16 @@ Channel::Way Channel::ByReference(Part& part, Outgoing& next) {
 // Whether the server may find it in memory that it maps.
 bool Channel::MayRefer(const Part& part) {
   if (!link_->shares_memory() || part.streamed || part.encoded) return false;
-  const SharedRegion own = owner_.RegionOf(SharedPlace(part), part.total);
+  const SharedRegion own = RegionOf(part);
   if (own.buffer == nullptr && !owner_.bounces().Serves(part.total)) return false;
   const auto passed = shared_regions_.find(own.buffer != nullptr ? own.id : owner_.bounces().region());
   return passed == shared_regions_.end() || passed->second;
+}
+
+// Servers write results where contributions lie: if one may die over that, it gets a copy.
+SharedRegion Channel::RegionOf(const Part& part) {
+  if (part.held && part.bounce.memory == nullptr) return {};
+  return owner_.RegionOf(SharedPlace(part), part.total);
 }
 
 std::byte* Channel::SharedPlace(const Part& part) const {
@@ -306,7 +317,7 @@ std::byte* Channel::SharedPlace(const Part& part) const {
 // Brings it into shared memory, unless it is there. False: there is no room at present. What is said again over a new
 // link has been brought before, and may have been summed.
 bool Channel::Share(Part& part, Outgoing& next) {
-  if (owner_.RegionOf(SharedPlace(part), part.total).buffer != nullptr) return true;
+  if (RegionOf(part).buffer != nullptr) return true;
   part.bounce = owner_.bounces().Take(part.total);
   if (part.bounce.memory == nullptr) return false;
   lacks_room_ = false;
@@ -345,7 +356,7 @@ void Channel::LeaveBounce(Part& part, const Status& status) {
 
 // A contribution in memory that the server maps: says where, moves nothing.
 bool Channel::Refer(Part& part, Outgoing& next) {
-  const SharedRegion region = owner_.RegionOf(SharedPlace(part), part.total);
+  const SharedRegion region = RegionOf(part);
   const auto [shared, is_new] = shared_regions_.try_emplace(region.id, true);
   if (is_new) {
     if (!link_->PassBuffer(*region.buffer).ok()) {  // out of descriptors, say: goes as a stream
@@ -385,7 +396,7 @@ void Channel::OnNoRegion(uint32_t region) {
   Log(LogLevel::kInfo, name() + " can't map memory of this worker, which is sent instead");
   for (Part* const part : in_flight_) {
     if (!part->begun || part->streamed || part->absent) continue;
-    const SharedRegion lies = owner_.RegionOf(SharedPlace(*part), part->total);
+    const SharedRegion lies = RegionOf(*part);
     if (lies.buffer == nullptr || lies.id != region) continue;
     part->sent = 0;
     Queue(*part);
@@ -409,6 +420,7 @@ void Channel::OnSent(Link& link, const Header& header) {
   ++counters_.frames_sent;
   counters_.payload_sent += header.length;
   if (Tracing()) TraceSent(header);
+  if (header.type == FrameType::kGive && gifts_under_way_ > 0) --gifts_under_way_;
   if (header.type == FrameType::kGoodbye) link.Close(Status(Code::kClosed, ""));
 }
 
@@ -426,7 +438,9 @@ Part* Channel::Awaited(const Header& header) {
 Part* Channel::Expected(const Header& header) {
   Part* const part = Awaited(header);
   if (part == nullptr || IsMisplaced(*part, header)) return nullptr;
-  if (header.type != FrameType::kResult || !part->encoded) return part->total == header.total ? part : nullptr;
+  if ((part->homing == Homing::kTaking) != (header.type == FrameType::kGive)) return nullptr;
+  if (part->absent && header.type == FrameType::kGive) return part;
+  if (header.type == FrameType::kResumed || !part->encoded) return part->total == header.total ? part : nullptr;
   const bool fits = (header.flags & kEncoded) != 0 && header.total >= kPayloadHeader &&
                     header.total <= part->coding->landing().bytes &&
                     (part->expected == 0 || part->expected == header.total);
@@ -450,7 +464,10 @@ std::byte* Channel::PlaceFor(Link& link, const Header& header) {
   if (&link != link_.get()) return nullptr;
   if (header.type == FrameType::kResult) {
     Part* const part = Expected(header);
-    if (part != nullptr && header.offset == part->landed) return LandingOf(*part).data + header.offset;
+    if (part != nullptr && header.offset == part->landed) {
+      if (part->held) DropHeld(*part);
+      return LandingOf(*part).data + header.offset;
+    }
   }
   if (header.type == FrameType::kValue && kept_.Holds(header.key)) return kept_.PlaceFor(header);
   return kAnywhere;  // texts, and payloads that are no longer waited for
@@ -472,7 +489,14 @@ void Channel::OnFrame(Link& link, const Header& header, std::byte* payload) {
       if (Part* const part = Expected(header)) OnResumed(*part, header);
       return;
     case FrameType::kContributors:
-      if (header.view == context_.options.credentials.view) absences_.Hear(header);
+      if (header.view != context_.options.credentials.view) return;
+      return header.aux == 0 ? absences_.Hear(header) : absences_.HearOfGiven(header);
+    case FrameType::kAdopted:
+      return OnAdopted(header);
+    case FrameType::kTake:
+      return OnTake(header);
+    case FrameType::kGive:
+      if (Part* const part = Expected(header)) OnGive(*part, header, payload);
       return;
     case FrameType::kWarning:
       return context_.options.on_event(CodeFrom(header.aux), text(), false);
@@ -519,7 +543,10 @@ void Channel::OnResult(Part& part, const Header& header) {
     bounced_ += part.total;
   }
   owner_.Arrived(part, header);
-  if (in_place || part.landed == part.expected) Finish(part, Status());
+  if (in_place || part.landed == part.expected) {
+    if (part.held) Hold(part, header);
+    Finish(part, Status());
+  }
   if (link_ && !queue_.empty()) link_->Kick();
 }
 
@@ -534,13 +561,22 @@ void Channel::OnResumed(Part& part, const Header& header) {
   if (Unsent(part) > 0) Queue(part);
 }
 
-void Channel::Finish(Part& part, const Status& status) {
+void Channel::TakeOff(Part& part) {
   in_flight_.back()->slot = part.slot;
   std::swap(in_flight_[part.slot], in_flight_.back());
   in_flight_.pop_back();
   if (part.streamed && part.brings) ahead_ -= part.sent - Returned(part);
+}
+
+void Channel::Finish(Part& part, const Status& status) {
+  TakeOff(part);
   LeaveBounce(part, status);
-  if (!absences_.empty()) part.absences = absences_.Take(part.key, part.round);
+  if (part.homing == Homing::kTaking) {
+    part.absences = absences_.TakeOfGiven(part.key);
+    part.homing = Homing::kDone;
+  } else if (!absences_.empty()) {
+    part.absences = absences_.Take(part.key, part.round);
+  }
   part.streamed = part.begun = part.queued = false;
   if (Tracing() && status.ok() && !part.absent) TraceStage(TraceKind::kReceived, part, part.traced.landed);
   ++part.round;

@@ -102,8 +102,16 @@ uint32_t Engine::Declare(DType dtype, const std::vector<PartitionSpec>& partitio
 
 void Engine::Weigh(uint32_t tensor) {
   context_.loop.Post([this, tensor] {
-    std::lock_guard lock(mutex_);
-    for (const auto& part : tensors_.at(tensor).parts) context_.in_step.Place(part->channel->index(), part->weight);
+    bool astray = false;
+    {
+      std::lock_guard lock(mutex_);
+      for (const auto& part : tensors_.at(tensor).parts) {
+        context_.in_step.Place(part->channel->index(), part->weight);
+        astray |= part->channel->left();
+      }
+    }
+    if (!astray) return;
+    for (Part* const part : AllParts()) BringHome(*part);
   });
 }
 
@@ -115,6 +123,7 @@ void Engine::Retire(uint32_t tensor) {
       cut_off_.erase(part->key);
       if (part->operation) continue;
       part->channel->Forget(*part);
+      KeepForOthers(*part);
       if (part->coding != nullptr && part->coding->prelude) part->channel->Forget(*part->coding->prelude);
     }
     ReleaseStaging(tensors_.at(tensor));
@@ -228,6 +237,7 @@ void Engine::Drain() {
   }
   for (Part* part : taken_) {
     // A prelude holds up the payload behind it, an absent rank those of others: before payloads of equal priority.
+    BringHome(*part);
     part->order = order_++ | ((part->key & kPreludeKey) != 0 || part->absent ? 0 : uint64_t{1} << 63);
     part->channel->Enqueue(*part);
   }

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -197,6 +198,11 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   void SetStanding(Standing standing) { context_.now = standing; }
   Standing standing() const { return context_.standing(); }
 
+  // A server has died, and the job goes on without: its keys go to the other shards, and what is in flight goes on
+  // there once all ranks have said so. Only with `outlives_servers`. With values that it kept, or if it was the last,
+  // the job ends here with `why`.
+  void GoOnWithout(uint32_t server, const std::string& why);
+
   // Takes effect from the next segment on; segments in flight go on. Ranks may differ in both: no result depends on
   // them.
   void SetCredit(size_t bytes) { context_.credit_bytes = bytes; }
@@ -261,6 +267,14 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   void OnChannelClosed() override;
   void LetGo() override;
 
+  // engine_losses.cc
+  void LeaveOnLoop(uint32_t server, const Status& why);
+  bool KeepsAt(uint32_t server) const;
+  std::vector<Part*> AllParts() const;
+  void BringHome(Part& part);
+  Channel& HomeOf(uint64_t key);
+  void KeepForOthers(Part& part);
+
   EventLoop loop_;
   EngineContext context_;
   std::mutex reserving_;  // before mutex_
@@ -278,7 +292,9 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   Status failure_;
   bool closed_ = false;
 
-  std::vector<Part*> taken_;  // the I/O thread's, like the members below
+  std::vector<Part*> taken_;                   // the I/O thread's, like the members below
+  std::deque<std::unique_ptr<Part>> retired_;  // what they hold others may lack, if a server dies
+  size_t retired_bytes_ = 0;
   BounceBuffers bounces_{regions_, context_.options.bounce_bytes};
   uint64_t order_ = 0;
   SilenceWatch silence_;

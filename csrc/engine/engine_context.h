@@ -45,7 +45,8 @@ struct EngineOptions {
   double connect_timeout = 5;                // seconds to reach a server, at first and after a broken link
   double stall_warning = 5;
   double stall_timeout = 120;
-  double drain_timeout = 5;  // seconds for a GPU to end its copies, after a failure or at the end
+  bool outlives_servers = false;  // Engine::GoOnWithout may be called
+  double drain_timeout = 5;       // seconds for a GPU to end its copies, after a failure or at the end
   // A slow wait (fatal = false) or the end of the job. On the I/O thread; must not block.
   std::function<void(Code code, const std::string& text, bool fatal)> on_event;
 };

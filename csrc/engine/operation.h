@@ -11,6 +11,7 @@
 #include "csrc/base/dtype.h"
 #include "csrc/base/status.h"
 #include "csrc/engine/absences.h"
+#include "csrc/engine/adopting/held_result.h"
 #include "csrc/engine/bounce_buffers.h"
 
 namespace byteps_like {
@@ -42,10 +43,14 @@ struct ShardNumber {
   bool operator==(const ShardNumber&) const = default;
 };
 
+// What a partition waits for, whose server has died, at the shard that adopts it: nothing (any more); word how it goes
+// on; the result of its round, which other ranks have.
+enum class Homing : uint8_t { kDone, kAsked, kTaking };
+
 // In the keys of preludes, which are rounds of their own; never in those of tensors.
 inline constexpr uint64_t kPreludeKey = uint64_t{1} << 63;
 
-// Fixed at Declare: key, offset, bytes, channel, absent, owner, coding (and without a codec total, dtype). Set by
+// Fixed at Declare: key, offset, bytes, absent, owner, coding (and without a codec total, dtype). Set by
 // Submit or a codec thread, before the I/O thread sees the part: the request. The rest belongs to the I/O thread.
 struct Part {
   uint64_t key = 0;
@@ -85,6 +90,8 @@ struct Part {
   bool begun = false;             // its first frame went out
   bool resuming = false;          // waits for kResumed on a new link
   bool streamed = false;          // its bytes go over the link: not by reference
+  Homing homing = Homing::kDone;
+  std::unique_ptr<HeldResult> held;  // nullptr: none is
   Bounce bounce;  // the shared memory by way of which it goes; none: its own is shared, or it is streamed
 
   struct {

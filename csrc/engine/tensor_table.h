@@ -49,7 +49,8 @@ class TensorTable {
 
   DeclaredTensor& at(uint32_t id) { return tensors_.at(id); }
   const DeclaredTensor& at(uint32_t id) const { return tensors_.at(id); }
-  size_t size() const { return tensors_.size() - vacant_.size(); }  // that something is held for
+  const std::deque<DeclaredTensor>& all() const { return tensors_; }  // those that are held no more are empty
+  size_t size() const { return tensors_.size() - vacant_.size(); }    // that something is held for
   const std::string& CodecText(uint32_t number) const { return codecs_[number].text; }
 
  private:

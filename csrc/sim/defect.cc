@@ -132,6 +132,8 @@ constexpr Row kRows[] = {
     {"torn-value", Make<SendsStale, FrameType::kValue>},
     {"never-resumes", Make<Omits, FrameType::kResume>},
     {"hides-losses", Make<Omits, FrameType::kContributors>},
+    {"never-adopts", Make<Omits, FrameType::kAdopt>},
+    {"gives-nothing", Make<Omits, FrameType::kGive>},
     {"names-nobody", Make<Omits, FrameType::kError>},
     {"loses-timers", Make<LosesTimers>},
 };

@@ -30,6 +30,10 @@ constexpr FrameName kFrames[] = {
     {FrameType::kValue, 'V', "value"},
     {FrameType::kCutoff, 'C', "cutoff"},
     {FrameType::kContributors, 'c', "contributors"},
+    {FrameType::kAdopt, 'a', "adopt"},
+    {FrameType::kAdopted, 'd', "adopted"},
+    {FrameType::kTake, 't', "take"},
+    {FrameType::kGive, 'g', "give"},
 };
 constexpr FrameName kOther{{}, '?', "another frame"};
 

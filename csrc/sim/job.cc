@@ -135,6 +135,7 @@ EngineOptions Job::OptionsOf(uint32_t rank) {
   options.bounce_bytes = 0;
   options.stall_warning = kStallWarning;
   options.stall_timeout = kStallTimeout;
+  options.outlives_servers = plan_.elastic;
   options.on_event = [this, rank](Code code, const std::string& text, bool fatal) {
     OnEvent(plan_.ProcessOfWorker(rank), code, text, fatal);
   };
@@ -172,6 +173,7 @@ void Job::RunWorker(uint32_t rank) {
   worker.status = members_[rank]->Run(OptionsOf(rank), AddressesFor(rank));
   worker.ended = true;
   if (!worker.dead) OnEnd(rank);
+  MeetIfAllAreHere();
   world_.Wake(&meeting_, true);
   if (std::ranges::all_of(workers_, &Worker::ended)) StopServers();
 }
@@ -225,18 +227,23 @@ void Job::StopServers() {
   world_.Wake(&stopping_, true);
 }
 
+// Those of an elastic job meet without the dead: what one has, another may lack.
 bool Job::Meet(uint32_t rank) {
   const auto gone = [](const Worker& worker) { return worker.dead || worker.ended; };
-  const auto here = [&](const Worker& worker) { return worker.met || gone(worker); };
   workers_[rank].met = true;
   const uint32_t meeting = meeting_;
-  if (std::ranges::all_of(workers_, here)) {
-    ++meeting_;
-    for (Worker& worker : workers_) worker.met = false;
-    world_.Wake(&meeting_, true);
-  }
-  while (meeting == meeting_ && std::ranges::none_of(workers_, gone)) world_.Block(&meeting_, World::Time::max());
+  MeetIfAllAreHere();
+  while (meeting == meeting_ && !workers_[rank].dead && (plan_.elastic || std::ranges::none_of(workers_, gone)))
+    world_.Block(&meeting_, World::Time::max());
   return std::ranges::none_of(workers_, gone);
+}
+
+void Job::MeetIfAllAreHere() {
+  const auto here = [](const Worker& worker) { return worker.met || worker.dead || worker.ended; };
+  if (!std::ranges::all_of(workers_, here)) return;
+  ++meeting_;
+  for (Worker& worker : workers_) worker.met = false;
+  world_.Wake(&meeting_, true);
 }
 
 void Job::OnEvent(uint32_t process, Code code, const std::string& text, bool fatal) {
@@ -265,9 +272,19 @@ void Job::OnStep(uint32_t rank, char glyph, const std::string& what) {
 }
 
 void Job::OnResult(uint32_t rank, const std::string& what, uint32_t checksum) {
-  if (workers_[rank].dead) return;
-  const auto [first, is_new] = checksums_.emplace(what, checksum);
-  if (!is_new && first->second != checksum) Complain(rank, what + ": others have another result");
+  if (!workers_[rank].dead) checksums_[what].emplace(rank, checksum);
+}
+
+// A result that only members had who are dead may have been made anew, of less.
+void Job::JudgeResults() {
+  for (const auto& [what, by_rank] : checksums_) {
+    std::optional<uint32_t> first;
+    for (const auto& [rank, checksum] : by_rank) {
+      if (workers_[rank].dead) continue;
+      if (first.value_or(checksum) != checksum) Complain(rank, what + ": others have another result");
+      first = first.value_or(checksum);
+    }
+  }
 }
 
 void Job::Complain(uint32_t rank, const std::string& what) {
@@ -289,8 +306,19 @@ std::optional<uint64_t> Job::WireBetween(uint32_t one, uint32_t other) {
   return found[world_.Draw(found.size())];
 }
 
+// Whoever can't reach all servers at first has nothing to go on with: those that it goes on without die later.
+bool Job::IsEarly(const Fault& fault) const {
+  if (!plan_.elastic || fault.process <= plan_.workers || !plan_.Kills(fault, fault.process)) return false;
+  bool begins = false;
+  for (uint32_t rank = 0; rank < plan_.workers; ++rank)
+    begins |= !workers_[rank].dead && !workers_[rank].ended && !members_[rank]->has_begun();
+  return begins && !plan_.IsLethal(fault);
+}
+
 void Job::Begin(const Fault& fault) {
   if (is_dead(fault.process) || stopping_) return;
+  if (IsEarly(fault))
+    return world_.At(world_.Now() + std::chrono::microseconds(kAgain), [this, fault] { Begin(fault); });
   const auto wire = WireBetween(fault.process, fault.other);
   const auto time = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(fault.seconds));
   const World::Time end = world_.Now() + time;
@@ -313,6 +341,8 @@ void Job::Begin(const Fault& fault) {
     case FaultKind::kKill:
     case FaultKind::kPowerOff:
       return Kill(fault.process, fault.kind == FaultKind::kPowerOff);
+    case FaultKind::kHalfway:
+      return armed_.push_back(fault);
   }
 }
 
@@ -323,12 +353,24 @@ void Job::Kill(uint32_t process, bool silently) {
   world_.Continue(process);
   if (process <= plan_.workers) {
     workers_[process - 1].dead = true;
+    MeetIfAllAreHere();
     world_.Wake(&meeting_, true);
     if (plan_.elastic) LeaveOut(process - 1);
   } else {
     servers_[process - 1 - plan_.workers].dead = true;
     world_.Wake(&stopping_, true);
+    if (plan_.elastic) GoOnWithout(process - 1 - plan_.workers);
   }
+}
+
+// Each worker hears of it at a time of its own, as the servers below.
+void Job::GoOnWithout(uint32_t server) {
+  for (uint32_t rank = 0; rank < plan_.workers; ++rank)
+    world_.At(In(kGrace) + std::chrono::microseconds(world_.Draw(kLongestWord)), [this, rank, server] {
+      if (workers_[rank].dead || workers_[rank].ended) return;
+      Note(plan_.ProcessOfWorker(rank), '-', plan_.NameOf(plan_.ProcessOfServer(server)) + " is dead");
+      members_[rank]->GoOnWithout(server, "server " + std::to_string(server) + " died");
+    });
 }
 
 // Each server hears of it at a time of its own.
@@ -385,7 +427,13 @@ void Job::OnArrived(const Wire& wire, bool back, std::span<const std::byte> byte
           bytes, [](std::span<const std::byte>) {},
           [&](const Header& header, std::span<const std::byte>) {
             history_.NoteFrame(world_.age(), to, header, from);
+            if (header.type == FrameType::kResult) OnResultArrived(back ? wire.accepted_by : wire.dialled_by, to);
           });
+}
+
+void Job::OnResultArrived(uint32_t from, uint32_t to) {
+  for (const Fault& fault : armed_)
+    if (fault.process == from && fault.other == to && !is_dead(from)) Kill(from, true);
 }
 
 // The rules -----------------------------------------------------------------------------------------------------------
@@ -437,6 +485,7 @@ void Job::Judge() {
     }
   }
   JudgeNaming();
+  JudgeResults();
   if (most_memory_ > kMemoryPerByte * plan_.workers * BytesOf(plan_) + kMemoryBesides)
     outcome_.complaints.push_back("a shard held " + std::to_string(most_memory_) + " bytes");
   outcome_.history = history_.number();

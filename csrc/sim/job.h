@@ -89,12 +89,17 @@ class Job final : private Tap, private Board {
   void Announce(Code code, const std::string& text);
   void Begin(const Fault& fault);
   void Kill(uint32_t process, bool silently);
+  bool IsEarly(const Fault& fault) const;
+  void MeetIfAllAreHere();
+  void GoOnWithout(uint32_t server);
+  void OnResultArrived(uint32_t from, uint32_t to);
   void LeaveOut(uint32_t rank);
   void LeaveOut(uint32_t rank, uint32_t server);
   std::optional<uint64_t> WireBetween(uint32_t one, uint32_t other);
   void StopServers();
   void Judge();
   void JudgeNaming();
+  void JudgeResults();
   void CheckRoom();
   bool is_dead(uint32_t process) const;
   Way& WayOf(const Wire& wire, bool back);
@@ -105,15 +110,16 @@ class Job final : private Tap, private Board {
   Outcome outcome_;
   History history_;
   std::unique_ptr<Defect> defect_;
+  std::vector<Fault> armed_;  // kHalfway
   World world_;
   Network network_;
   std::map<std::pair<uint64_t, bool>, Way> ways_;
   std::vector<Worker> workers_;
   std::vector<std::unique_ptr<Member>> members_;
   std::vector<ServerProcess> servers_;
-  std::map<std::string, uint32_t> checksums_;  // of results that some rank has
-  uint64_t most_memory_ = 0;                   // of a shard
-  uint32_t meeting_ = 0;                       // which meeting this is
+  std::map<std::string, std::map<uint32_t, uint32_t>> checksums_;  // of results, by rank
+  uint64_t most_memory_ = 0;                                       // of a shard
+  uint32_t meeting_ = 0;                                           // which meeting this is
   bool stopping_ = false, over_ = false, announced_ = false;
 };
 

@@ -65,6 +65,10 @@ void Member::Fail(Code code, const std::string& text) {
   if (engine_ != nullptr) engine_->Fail(code, text);
 }
 
+void Member::GoOnWithout(uint32_t server, const std::string& why) {
+  if (engine_ != nullptr) engine_->GoOnWithout(server, why);
+}
+
 // `by_rack`: the sums of a rank that is in one go by its aggregator.
 std::vector<PartitionSpec> Member::Cut(uint64_t bytes, uint64_t first_key, bool by_rack) const {
   std::vector<PartitionSpec> parts;

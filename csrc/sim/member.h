@@ -35,8 +35,9 @@ class Member {
 
   // Everything from beginning to end, on the worker's thread. The failure of the job, if it fails.
   Status Run(EngineOptions options, std::vector<ShardAddress> shards);
-  bool has_begun() const { return has_begun_; }   // it was connected
-  void Fail(Code code, const std::string& text);  // it is told that the job has failed; not on its threads
+  bool has_begun() const { return has_begun_; }               // it was connected
+  void Fail(Code code, const std::string& text);              // it is told that the job has failed; not on its threads
+  void GoOnWithout(uint32_t server, const std::string& why);  // likewise, that a server has died
 
  private:
   struct Tensor;

@@ -9,11 +9,14 @@
 namespace byteps_like::sim {
 namespace {
 
-constexpr double kHorizon = 0.3;      // seconds in which faults begin
-constexpr double kSurvivable = 0.8;   // seconds that one fault may last without ending the job,
-constexpr double kMostTogether = 3;   // and all of them: less than a link is tried again for
-constexpr double kLongest = 20;       // of lethal ones
-constexpr uint64_t kLethalOneIn = 3;  // plans
+constexpr double kHorizon = 0.3;     // seconds in which faults begin
+constexpr double kSurvivable = 0.8;  // seconds that one fault may last without ending the job,
+constexpr double kMostTogether = 3;  // and all of them: less than a link is tried again for
+constexpr double kShortly = 0.05;    // seconds in which a server dies after a connection to it has begun to stall
+constexpr double kInTime = 0.5;      // of the horizon, in which servers die that others are to do without, while there
+constexpr uint32_t kEnoughRounds = 4;  // are rounds
+constexpr double kLongest = 20;        // of lethal ones
+constexpr uint64_t kLethalOneIn = 3;   // plans
 constexpr uint64_t kElasticOneIn = 3;
 constexpr const char* kPolicies[] = {"asp", "ssp:s=2", "bsp", "dssp:lo=1,hi=3",
                                      "k_of_n:grace=0,k=1,late=next,max_age=inf"};
@@ -101,7 +104,14 @@ void DrawFaults(Random& random, Plan& plan) {
   std::ranges::sort(plan.faults, {}, &Fault::at);
 }
 
-// Drawn apart, so that other plans stay what they were. All workers but one may die.
+Fault DrawDeath(Random& random, const Plan& plan, uint32_t process, uint32_t other) {
+  Fault death = DrawFault(random, plan, random.OneIn(3) ? FaultKind::kPowerOff : FaultKind::kKill, 0);
+  death.process = process;
+  death.other = other;
+  return death;
+}
+
+// Drawn apart, so that other plans stay what they were. All workers but one may die, and all servers but one.
 void DrawDeaths(uint64_t seed, Plan& plan) {
   Random random(~seed);
   plan.elastic = plan.racks.empty() && random.OneIn(kElasticOneIn);
@@ -110,9 +120,17 @@ void DrawDeaths(uint64_t seed, Plan& plan) {
   const uint64_t survivor = random.Below(plan.workers);
   for (uint32_t rank = 0; rank < plan.workers; ++rank) {
     if (rank == survivor || random.OneIn(2)) continue;
-    Fault death = DrawFault(random, plan, random.OneIn(3) ? FaultKind::kPowerOff : FaultKind::kKill, 0);
-    death.process = plan.ProcessOfWorker(rank);
-    death.other = plan.ProcessOfServer(static_cast<uint32_t>(random.Below(plan.servers)));
+    const auto server = static_cast<uint32_t>(random.Below(plan.servers));
+    plan.faults.push_back(DrawDeath(random, plan, plan.ProcessOfWorker(rank), plan.ProcessOfServer(server)));
+  }
+  const uint64_t last = random.Below(plan.servers);
+  for (uint32_t server = 0; server < plan.servers; ++server) {
+    if (server == last || random.OneIn(2)) continue;
+    const auto worker = static_cast<uint32_t>(random.Below(plan.workers));
+    Fault death = DrawDeath(random, plan, plan.ProcessOfServer(server), plan.ProcessOfWorker(worker));
+    death.at *= kInTime;
+    plan.rounds = std::max(plan.rounds, kEnoughRounds);
+    if (!random.OneIn(3)) death.kind = FaultKind::kHalfway;
     plan.faults.push_back(death);
   }
   std::ranges::sort(plan.faults, {}, &Fault::at);
@@ -160,13 +178,14 @@ void Offer(std::vector<Plan>& smaller, const Plan& plan, bool possible, Change c
 }  // namespace
 
 const char* NameOf(FaultKind kind) {
-  constexpr const char* kNames[] = {"reset", "stall", "swallow", "cut", "pause", "kill", "power off"};
+  constexpr const char* kNames[] = {"reset", "stall", "swallow",   "cut",
+                                    "pause", "kill",  "power off", "power off halfway"};
   return kNames[static_cast<size_t>(kind)];
 }
 
 bool Fault::lethal() const {
-  const bool ends = kind == FaultKind::kKill || kind == FaultKind::kPowerOff || kind == FaultKind::kSwallow;
-  return ends || (kind != FaultKind::kReset && seconds > kSurvivable);
+  return kind >= FaultKind::kKill || kind == FaultKind::kSwallow ||
+         (kind != FaultKind::kReset && seconds > kSurvivable);
 }
 
 std::optional<uint32_t> Plan::RackOf(uint32_t rank) const {
@@ -181,9 +200,17 @@ std::string Plan::NameOf(uint32_t process) const {
   return server < servers ? "s" + std::to_string(server) : "a" + std::to_string(server - servers);
 }
 
+bool Plan::Kills(const Fault& fault, uint32_t process) const {
+  return fault.process == process && fault.kind >= FaultKind::kKill;
+}
+
 bool Plan::IsLethal(const Fault& fault) const {
-  const bool dies = fault.kind == FaultKind::kKill || fault.kind == FaultKind::kPowerOff;
-  return fault.lethal() && !(elastic && dies && fault.process <= workers);
+  const auto survives = [this](uint32_t server) {
+    return std::ranges::none_of(faults, [&](const Fault& one) { return Kills(one, ProcessOfServer(server)); });
+  };
+  bool goes_on = fault.process <= workers;
+  for (uint32_t server = 0; server < servers; ++server) goes_on |= survives(server);
+  return fault.lethal() && !(elastic && goes_on && Kills(fault, fault.process));
 }
 
 bool Plan::lethal() const {

@@ -19,8 +19,9 @@ enum class FaultKind : uint8_t {
   kSwallow,   // a connection takes bytes and delivers none, for ever
   kCut,       // one way between two processes, for `seconds`
   kPause,     // a process does not run for `seconds`, and its clock goes on
-  kKill,      // a process
+  kKill,      // a process; those from here on end it
   kPowerOff,  // a process, whose host tells nobody
+  kHalfway,   // the same of a server, as soon as something of a result has come to `other`
 };
 const char* NameOf(FaultKind kind);
 
@@ -59,7 +60,7 @@ struct Plan {
   std::vector<RackPlan> racks;  // the aggregator of the first is server number `servers`, and so on
   uint32_t partition_bytes = 16384;
   size_t segment_bytes = 4096, credit_bytes = 1u << 20;
-  bool elastic = false;   // the others go on without workers that die: as a scheduler tells servers
+  bool elastic = false;   // the others go on without members that die: as a scheduler tells them
   bool announces = true;  // what ends the job anywhere is told to all, as a scheduler does
   NetworkOptions network;
   uint64_t slow_one_in = 0;  // connections that begin with a stall; 0: none
@@ -72,7 +73,9 @@ struct Plan {
   uint32_t ProcessOfServer(uint32_t server) const { return 1 + workers + server; }
   std::optional<uint32_t> RackOf(uint32_t rank) const;
   std::string NameOf(uint32_t process) const;  // "w0", "s1", "a0" of an aggregator
-  // Whether the job need not survive it: an elastic one goes on without workers.
+  bool Kills(const Fault& fault, uint32_t process) const;
+  // Whether the job need not survive it: an elastic one goes on without workers, and without servers while there is
+  // one.
   bool IsLethal(const Fault& fault) const;
   bool lethal() const;
   double last_fault() const;     // when the last one is over, in seconds

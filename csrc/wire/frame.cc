@@ -72,7 +72,7 @@ bool CarriesPartition(FrameType type) {
   return type == FrameType::kPush || type == FrameType::kResult || type == FrameType::kResume ||
          type == FrameType::kResumed || type == FrameType::kPull || type == FrameType::kValue ||
          type == FrameType::kKeys || type == FrameType::kRows || type == FrameType::kClock ||
-         type == FrameType::kContributors;
+         type == FrameType::kContributors || type == FrameType::kGive;
 }
 
 bool CarriesText(FrameType type) {
@@ -111,11 +111,13 @@ Status CheckLists(const Header& header) {
 Status CheckShape(const Header& header) {
   const bool partition = header.type == FrameType::kPush || header.type == FrameType::kResult;
   const bool rows = header.type == FrameType::kRows, clock = header.type == FrameType::kClock;
-  const bool segment = partition || rows || clock || header.type == FrameType::kData ||
+  const bool given = header.type == FrameType::kGive && (header.flags & ~(kMovable | kEncoded)) == 0;
+  const bool segment = partition || rows || clock || given || header.type == FrameType::kData ||
                        header.type == FrameType::kValue || header.type == FrameType::kKeys ||
                        header.type == FrameType::kFetch;
   const bool reference = (header.flags & kByReference) != 0;
-  const bool flagged = partition || rows || clock || (header.type == FrameType::kResume && header.flags == kEncoded);
+  const bool flagged =
+      partition || rows || clock || given || (header.type == FrameType::kResume && header.flags == kEncoded);
   if (header.flags != 0 && !flagged) return Corrupt("flags", header.flags, "does not go with this type");
   if ((header.flags & (kNoted | kSilent)) != 0 || (rows && header.flags != 0) || clock)
     if (Status noted = CheckNoted(header); !noted.ok()) return noted;

@@ -73,11 +73,19 @@ enum class FrameType : uint8_t {
                 // all. server -> worker: what has come of it; aux = Code
   kState = 31,  // what a key keeps is read, or replaced
   // Of jobs that go on without a worker that is gone.
-  kContributors = 32,  // server -> worker: the first `offset` of `total` bytes of rank `root` are in round `round` of
-                       // `key`; or, with `total` = 0: nothing of it is in rounds of which this isn't said
-  kOwner = 34,         // worker -> aggregator: sums of `key` go on to shard `aux` of server `root`
+  kContributors =
+      32,       // server -> worker: the first `offset` of `total` bytes of rank `root` are in round `round` of
+                // `key`; or, with `total` = 0: nothing of it is in rounds of which this isn't said
+                // To a server: of a result that is given to rank `aux`. To a worker, aux = 1: of one that it takes
+  kOwner = 34,  // worker -> aggregator: sums of `key` go on to shard `aux` of server `root`
+  // Of jobs that go on without a server that is gone, whose keys shards of others adopt.
+  kAdopt = 35,    // worker -> server: the next round of `key` is `round` on this rank; aux: of Adopting
+  kAdopted = 36,  // server -> worker: as all ranks have said so, it goes on with `round`; aux = Adopted
+  kTake =
+      37,  // worker -> server: wants the result of `round` from byte `offset` on. server -> worker: rank `root` does
+  kGive = 38,  // worker -> server: a segment of that for rank `root`; server -> worker: to that rank
 };
-inline constexpr uint8_t kFrameTypeCount = 35;
+inline constexpr uint8_t kFrameTypeCount = 39;
 inline constexpr uint8_t kUnassigned[] = {30, 33};  // below that
 
 enum FrameFlag : uint8_t {
@@ -94,6 +102,11 @@ inline constexpr uint32_t kChanges = 1;
 inline constexpr uint32_t kMostLists = 1024;      // of ids, of a table and a link
 inline constexpr uint32_t kRange = 0xFFFFFFFF;    // in place of a list's number: ids from one to another
 inline constexpr uint32_t kUnknown = 0xFFFFFFFF;  // version of a row that a reader doesn't have
+
+// Of an ADOPT: the rank has the result of the round before; it waits for that round.
+enum Adopting : uint32_t { kHoldsResult = 1, kWaits = 2 };
+// How the round of an ADOPTED comes about: by contributions, or there is a result, which another rank has.
+enum Adopted : uint32_t { kIsSummed = 0, kIsTaken = 1 };
 
 // What a NACK refuses.
 enum Nacked : uint32_t { kNackedRows = 1, kNackedFetch = 2 };
@@ -131,7 +144,7 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
 
 // Checks magic, checksum, codes and bounds; kCorrupt names the field that is wrong. What holds afterwards:
 //   length <= kMaxPayload, total <= kMaxPartition, offset <= kMaxOffset
-//   PUSH, RESULT, VALUE       offset + length <= total; by reference instead: length == 0; encoded: not by reference;
+//   PUSH, RESULT, VALUE, GIVE offset + length <= total; by reference instead: length == 0; encoded: not by reference;
 //                             absent: neither of both, offset == length == 0; noted: offset == 0, length >= kNoteBytes,
 //                             which are not counted
 //   ROWS                      as PUSH, and no flags but noted and silent; aux < kMostLists
@@ -141,7 +154,7 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
 //   RESUME, RESUMED           length == 0, offset <= total; encoded RESUME: offset <= kMaxPartition, since its result
 //                             may be larger than the payload
 //   CONTRIBUTORS              length == 0, offset <= total
-//   REGION, GOODBYE, FORGET, OPENED, NACK, OWNER   length == 0
+//   REGION, GOODBYE, FORGET, OPENED, NACK, OWNER, ADOPT, ADOPTED, TAKE   length == 0
 //   APPLIED                   length <= kMaxRanks
 //   ERROR, WARNING, CODEC     length <= kMaxText; offset and total mean nothing
 //   SPEC, CALL                length <= kMaxText

@@ -62,10 +62,11 @@ class Cluster:
 
 
 class Processes:
-    """A job whose scheduler and only server are processes of their own."""
+    """A job whose scheduler ("scheduler") and servers ("server", "server1", ...) are processes of their own."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, servers: int = 1, **settings: Any) -> None:
         self.ranks = ranks
+        self._servers, self._more = servers, settings
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Processes:
@@ -76,15 +77,21 @@ class Processes:
             "scheduler": address,
             "secret": "s" * 64,
             "job": "killed",
-            "num_servers": 1,
+            "num_servers": self._servers,
             "host": "127.0.0.1",
+            **self._more,
         }
         environment = {f"BYTEPS_LIKE_{name.upper()}": str(value) for name, value in self._settings.items()}
         environment["BYTEPS_LIKE_WORLD_SIZE"] = str(self.ranks)
-        for role in ("scheduler", "server"):
-            command = [sys.executable, "-m", "byteps_like", role]
-            self.processes[role] = subprocess.Popen(command, env={**os.environ, **environment})
+        self._environment = {**os.environ, **environment}
+        for name in ("scheduler", *("server" + (str(i) if i else "") for i in range(self._servers))):
+            self.start(name)
         return self
+
+    def start(self, name: str) -> None:
+        """Starts the scheduler, or a server, whose name tells so."""
+        command = [sys.executable, "-m", "byteps_like", name.rstrip("0123456789")]
+        self.processes[name] = subprocess.Popen(command, env=self._environment)
 
     def rank_settings(self, rank: int) -> dict[str, Any]:
         return {**self._settings, "world_size": self.ranks, "rank": rank, "join_timeout": 30.0}

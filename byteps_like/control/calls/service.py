@@ -71,6 +71,7 @@ class SchedulerService:
         self._loop = asyncio.get_running_loop()
         self._boxes: dict[str, Mailbox] = {}
         self._followed = 0
+        self._servers_lost = 0
         """The number of the view that the tables below follow."""
         self._declarations: Declarations | None = None
         self._meetings = Meetings()
@@ -120,7 +121,7 @@ class SchedulerService:
         self._barriers.follow(view)
         self._declarations = Declarations(view, self._placer())
         self._declarations.resume(table.tensors, table.uses, table.next_tensor)
-        self._epoch().can_lose_workers = self._declarations.can_lose_workers
+        self._judge_losses()
         for why, moves in table.moves:
             self._tell_moves(moves, why)
 
@@ -201,7 +202,7 @@ class SchedulerService:
             self.membership.fail(error, self._loop.time())
             self._after()
             raise
-        self._epoch().can_lose_workers = self._table().can_lose_workers
+        self._judge_losses()
         self._store()
         return pb.DeclareReply(placements=[wire.declared_to_wire(item) for item in declared])
 
@@ -397,7 +398,17 @@ class SchedulerService:
         return self._declarations
 
     def _placer(self) -> Placer:
-        return Placer.of(self._view(), self._partition_bytes, self._weights)
+        view = self._view()
+        lost = {seat.member.rank for seat in self._epoch().lost_servers()} if self._followed == view.number else set()
+        weights = list(self._weights) or [float(max(server.shards, 1)) for server in view.servers]
+        for rank in lost:
+            weights[rank] = 0.0
+        return Placer.of(view, self._partition_bytes, weights)
+
+    def _judge_losses(self) -> None:
+        """What the epoch can go on without, as tensors have been declared."""
+        epoch, table = self._epoch(), self._table()
+        epoch.can_lose_workers, epoch.can_lose_servers = table.can_lose_workers, table.can_lose_servers
 
     def _replan(self, why: str, partition_bytes: int = 0, weights: Sequence[float] = ()) -> int:
         """Places all tensors anew and tells the workers; how many move. Raises InvalidArgumentError."""
@@ -432,6 +443,7 @@ class SchedulerService:
         if self._followed == view.number:
             return
         self._followed, self._rates, self._moves = view.number, None, []
+        self._servers_lost = 0
         self._partition_bytes = usual_partition(view)
         self._weights = owner_weights(view)
         self._meetings.follow(view)
@@ -460,7 +472,7 @@ class SchedulerService:
         if self._stopped:
             self._refuse_to_decide()
             return
-        self._let_go_of_uses()
+        self._follow_losses()
         self._store()
         for notice in self.membership.outbox:
             _log_notice(notice.message)
@@ -482,11 +494,18 @@ class SchedulerService:
         if self._timer_update is None:
             self._timer_update = self._loop.call_later(_TIMER_SLACK, self._set_timer)
 
-    def _let_go_of_uses(self) -> None:
-        """What only workers that have died or left still use, if the epoch goes on without them."""
+    def _follow_losses(self) -> None:
+        """Of members that have died or left, if the epoch goes on without them: what only such workers use is let go
+        of, and new tensors go to servers that live."""
         epoch, table = self.membership.epoch, self._declarations
-        if epoch is not None and table is not None and epoch.can_lose_workers and epoch.number == self._followed:
+        if epoch is None or table is None or epoch.number != self._followed:
+            return
+        if epoch.can_lose_workers:
             table.leave_out(epoch.gone())
+        lost = len(epoch.lost_servers())
+        if lost != self._servers_lost:
+            self._servers_lost = lost
+            table.place_by(self._placer())
 
     def _leave_out_gone(self) -> None:
         """Nobody waits at barriers for a worker that has died or left, if the epoch goes on without it, nor do ranks

@@ -56,9 +56,10 @@ class JobStatus:
 def _gone(epoch: Epoch) -> str:
     """Who is no longer in an epoch that goes on."""
     texts = []
-    for word, seats in (("died", epoch.lost()), ("left", epoch.left())):
+    ways = (("worker", "died", epoch.lost()), ("worker", "left", epoch.left()))
+    for role, word, seats in (*ways, ("server", "died or left", epoch.lost_servers())):
         if seats:
-            texts.append(f"{ranks_text('worker', [seat.member.rank for seat in seats])} {word}")
+            texts.append(f"{ranks_text(role, [seat.member.rank for seat in seats])} {word}")
     return "; ".join(texts)
 
 

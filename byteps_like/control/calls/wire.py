@@ -94,8 +94,9 @@ def to_watch(message: View | WatchEvent, ids: Sequence[str] = ()) -> pb.WatchMes
     error = error_to_wire(message.error) if message.error is not None else None
     moves = [move_to_wire(move) for move in message.moves]
     event = pb.Event(
-        kind=_KINDS[message.kind], text=message.text, error=error, moves=moves, ranks=message.ranks, epoch=message.epoch
-    )
+        kind=_KINDS[message.kind], text=message.text, error=error, moves=moves, epoch=message.epoch,
+        ranks=message.ranks, servers=message.servers,
+    )  # fmt: skip
     if message.disagreement is not None:
         found = message.disagreement
         event.disagreement.CopyFrom(pb.Disagreement(text=found.text, places=_places_to_wire(found.places)))
@@ -113,7 +114,8 @@ def event_from_wire(message: pb.Event) -> WatchEvent:
     found = Disagreement(_places_from_wire(said.places), said.text) if message.HasField("disagreement") else None
     question = Question(asked.number, _places_from_wire(asked.places)) if message.HasField("question") else None
     kind = _KIND_OF.get(message.kind, EventKind.WARNING)
-    return WatchEvent(kind, message.text, error, moves, found, question, tuple(message.ranks), message.epoch)
+    ranks, servers = tuple(message.ranks), tuple(message.servers)
+    return WatchEvent(kind, message.text, error, moves, found, question, ranks, servers, message.epoch)
 
 
 def move_to_wire(move: Move) -> pb.Move:

@@ -21,6 +21,9 @@ class Epoch:
     can_lose_workers: bool = False
     """Who lives goes on when a worker has died, or left."""
 
+    can_lose_servers: bool = False
+    """Those that live take over what a server had that has died, or left."""
+
     least: int = 1
     """Workers with which it can go on."""
 
@@ -44,8 +47,11 @@ class Epoch:
 
     def take_loss(self, lost: Sequence[Seat]) -> bool:
         """Whether the epoch goes on without these, who have died; if so, counts them."""
-        stay = self._staying - len(lost)
-        if not self.can_lose_workers or stay < self.least or not all(seat.is_worker for seat in lost):
+        workers = [seat for seat in lost if seat.is_worker]
+        stay = self._staying - len(workers)
+        if workers and (not self.can_lose_workers or stay < self.least):
+            return False
+        if len(workers) < len(lost) and not (self.can_lose_servers and self.serving()):
             return False
         self._staying = stay
         return True
@@ -61,6 +67,14 @@ class Epoch:
     def present(self) -> list[Seat]:
         """Members that are running."""
         return [seat for seat in self.seats.values() if seat.state is SeatState.RUNNING]
+
+    def serving(self) -> list[Seat]:
+        """Servers that are running."""
+        return [seat for seat in self.servers() if seat.state is SeatState.RUNNING]
+
+    def lost_servers(self) -> list[Seat]:
+        """Servers that have left or died."""
+        return [seat for seat in self.servers() if seat.state in (SeatState.LEFT, SeatState.LOST)]
 
     def left(self) -> list[Seat]:
         """Workers that have left in order."""

@@ -36,7 +36,9 @@ def terms_after(terms: Terms, epoch: Epoch) -> Terms:
     size = terms.world_size or next(told, epoch.view.size)
     if WorldLimits.of(epoch.view.settings, size) is None:
         return terms
-    return Terms(size, len(epoch.view.servers), epoch.view.settings, f"epoch {epoch.number}")
+    counts = (seat.claim.num_servers for seat in epoch.workers() if seat.claim.num_servers >= 0)
+    servers = terms.num_servers if terms.num_servers >= 0 else next(counts, len(epoch.view.servers))
+    return Terms(size, servers, epoch.view.settings, f"epoch {epoch.number}")
 
 
 @dataclass
@@ -167,7 +169,7 @@ class Forming:
     def is_complete(self) -> bool:
         """True when as many workers and servers wait as the world has. The workers of an elastic one: see
         Succession."""
-        if len(self.servers) != self.num_servers()[0]:
+        if not self._has_enough_servers():
             return False
         succession = self.succession()
         if succession is not None:
@@ -175,10 +177,16 @@ class Forming:
         size = self.world_size()[0]
         return size > 0 and len(self.workers) == size
 
+    def _has_enough_servers(self) -> bool:
+        """All; or any, in the later worlds of an elastic job."""
+        count = self.num_servers()[0]
+        later = self.before is not None and self.succession() is not None
+        return len(self.servers) == count or (later and bool(self.servers))
+
     def settled_at(self) -> float | None:
         """When those who wait become a world, though others are missing; None: not at all."""
         succession = self.succession()
-        if succession is None or len(self.servers) != self.num_servers()[0]:
+        if succession is None or not self._has_enough_servers():
             return None
         return succession.settled_at(self.workers)
 

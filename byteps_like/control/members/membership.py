@@ -159,8 +159,8 @@ class Membership:
         elif self.state is JobState.RUNNING:
             self._quiet_check.start(now + self._quiet())
             self._send(epoch.present(), epoch.view)
-            if lost := epoch.lost():
-                self._tell_loss(lost, f"{describe_all(lost)} died")
+            if lost := [*epoch.lost(), *epoch.lost_servers()]:
+                self._tell_loss(lost, f"{describe_all(lost)} died or left")
             self._tell_of_joiners()
         elif epoch.failure is not None:
             self._send([seat for seat in self._seats.values() if seat.id in epoch.seats], self._failed())
@@ -195,7 +195,8 @@ class Membership:
         return seat
 
     def _seat_for(self, claim: JoinClaim, now: float) -> Seat:
-        elastic = claim.member.role is MemberRole.WORKER and self.forming.is_elastic(claim)
+        is_worker = claim.member.role is MemberRole.WORKER
+        elastic = self.forming.is_elastic(claim) if is_worker else self._is_elastic() and self.epoch is not None
         member = replace(claim.member, number=self.last_member, rank=-1 if elastic else claim.member.rank)
         in_lobby = elastic and self.state is not JobState.FORMING
         return Seat(claim, member, now, None if in_lobby else now + claim.timeout, suspected=now, heard=now)
@@ -206,7 +207,7 @@ class Membership:
         before = self.epoch.seats.get(claim.follows) if self.epoch is not None else None
         if before is not None:
             self._expect_back(before, now, returning)
-        elif claim.member.role is MemberRole.WORKER:
+        else:
             self._tell_of_joiners()
 
     def _expect_back(self, seat: Seat, now: float, returning: bool) -> None:
@@ -293,8 +294,8 @@ class Membership:
         if seat is None:
             return
         if seat.state is SeatState.RUNNING and not seat.is_worker:
-            self.fail(PeerLostError(f"{describe(seat.member)} left while epoch {self.number} was running"), now)
-        was_running, was_over = seat.state is SeatState.RUNNING, seat.state is SeatState.OVER
+            self._part_with(seat, now)
+        was_running, was_over = seat.state is SeatState.RUNNING and seat.is_worker, seat.state is SeatState.OVER
         self._expect_back(seat, now, returning and (was_running or was_over) and self._is_elastic())
         if returning and seat.state is SeatState.WAITING:
             self._take_back(seat.claim, now, returning=True)
@@ -307,6 +308,15 @@ class Membership:
             self._tell_of_joiners()
         else:
             self._form_if_complete(now)
+
+    def _part_with(self, server: Seat, now: float) -> None:
+        """A server that leaves: others take over what it has, or the epoch ends."""
+        self._become(server, SeatState.LEFT)
+        text = f"{describe(server.member)} left while epoch {self.number} was running"
+        if self.state is JobState.RUNNING and self._current().take_loss([server]):
+            self._tell_loss([server], text)
+        else:
+            self.fail(PeerLostError(text), now)
 
     def fail(self, error: BytePSLikeError, now: float) -> None:
         """Ends the running epoch for everybody with `error`; the first failure counts."""
@@ -456,7 +466,8 @@ class Membership:
     ) -> Epoch:
         limits = WorldLimits.of(view.settings, view.size)
         least = 1 if limits is None else limits.least
-        return Epoch(view, seats, now, failure, can_lose_workers=view.finishes_sums, least=least)
+        goes_on = view.finishes_sums
+        return Epoch(view, seats, now, failure, can_lose_workers=goes_on, can_lose_servers=goes_on, least=least)
 
     def _is_elastic(self) -> bool:
         return self.forming.succession() is not None
@@ -471,10 +482,13 @@ class Membership:
     def _tell_of_joiners(self) -> None:
         """Those who run, if others wait for whom there is room."""
         succession = self.forming.succession()
-        if self.state is not JobState.RUNNING or succession is None or not self.forming.workers:
+        if self.state is not JobState.RUNNING or succession is None:
             return
-        if self._current().staying < succession.limits.most:
-            text = f"{describe_all(self.forming.workers.values())} would join"
+        epoch = self._current()
+        room = epoch.staying < succession.limits.most
+        joiners = [*(self.forming.workers.values() if room else ()), *self.forming.servers.values()]
+        if joiners:
+            text = f"{describe_all(joiners)} would join"
             self._send([seat for seat in self._current().present() if seat.is_worker],
                        WatchEvent(EventKind.JOINERS, text))  # fmt: skip
 
@@ -498,6 +512,8 @@ class Membership:
             if seat.state is SeatState.RUNNING and not seat.is_worker:
                 self._become(seat, SeatState.WAITING)
                 seat.claim = replace(seat.claim, world_size=0, num_servers=-1)
+                if self._is_elastic():
+                    seat.member = replace(seat.member, rank=-1)
                 self.forming.add(seat)
         self._await_again([seat for seat in self.forming.workers.values() if seat.deadline is None], now)
         self._evict_excess()
@@ -550,15 +566,15 @@ class Membership:
         if self.state is JobState.RUNNING and self._current().take_loss(lost):
             self._tell_loss(lost, text)
             self._tell_of_joiners()
-            if self._reported is not None and self._reported.peer in {f"worker {seat.member.rank}" for seat in lost}:
+            if self._reported is not None and self._reported.peer in {_peer(seat) for seat in lost}:
                 self._report.stop()
         else:
-            peer = f"{lost[0].member.role.value} {lost[0].member.rank}"
-            self.fail(PeerLostError(text, peer=peer, operation="watch"), now)
+            self.fail(PeerLostError(text, peer=_peer(lost[0]), operation="watch"), now)
 
     def _tell_loss(self, lost: Sequence[Seat], text: str) -> None:
-        ranks = tuple(seat.member.rank for seat in lost)
-        self._send(self._current().present(), WatchEvent(EventKind.LOST, text, ranks=ranks))
+        ranks = tuple(seat.member.rank for seat in lost if seat.is_worker)
+        servers = tuple(seat.member.rank for seat in lost if not seat.is_worker)
+        self._send(self._current().present(), WatchEvent(EventKind.LOST, text, ranks=ranks, servers=servers))
 
     def _failed(self) -> WatchEvent:
         failure = self._current().failure
@@ -667,6 +683,10 @@ class Membership:
         """A warning for `seats`; when they come thick and fast, the rest only reaches the scheduler's own log."""
         to = tuple(seat.id for seat in seats) if self._warnings.admits(now) else ()
         self.outbox.append(Notice(to, WatchEvent(EventKind.WARNING, text)))
+
+
+def _peer(seat: Seat) -> str:
+    return f"{seat.member.role.value} {seat.member.rank}"
 
 
 def _operation(waiting: Waiting | None) -> tuple[str, int] | None:

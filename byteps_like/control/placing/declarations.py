@@ -138,6 +138,17 @@ class Declarations:
         moves = [self._move(entry) for entry in self._entries.values()]
         return tuple(move for move in moves if move.partitions)
 
+    def place_by(self, placer: Placer) -> None:
+        """New tensors are placed by `placer` from now on; all others stay."""
+        for entry in self._entries.values():
+            placer.take(entry.newest)
+        self._placer = placer
+
+    @property
+    def can_lose_servers(self) -> bool:
+        """Whether others can take over what a server has: sums that workers can bring again, but no values."""
+        return self._view.finishes_sums and not self._kept["finish"] + self._kept["raise"]
+
     def retire(self, member: int, tensors: Sequence[int]) -> None:
         """`member` won't use the names of these any more. What no rank uses any more is let go of."""
         for number in tensors:

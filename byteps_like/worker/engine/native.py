@@ -146,6 +146,7 @@ class NativeWorker(Stands):
             kernel_queue_bytes=config.kernel_queue_bytes,
             codec_threads=config.codec_threads,
             local_workers=self.local_size,
+            outlives_servers=view.finishes_sums,
         )
         self._events = threading.Thread(target=self._pump_events, name="byteps_like-events", daemon=True)
         self._events.start()
@@ -511,7 +512,7 @@ class NativeWorker(Stands):
 
     def _on_control_event(self, event: WatchEvent) -> None:
         if event.kind is EventKind.LOST:
-            self._go_on_without(event.ranks, event.text)
+            self._go_on_without(event)
         elif event.kind is EventKind.WARNING:
             logger.warning("rank %d: %s", self.rank, self._catalogue.name_keys(event.text))
         elif event.disagreement is not None:
@@ -529,11 +530,13 @@ class NativeWorker(Stands):
             self._engine.fail(int(error.code), str(error))
             self._communicator.fail(error)
 
-    def _go_on_without(self, ranks: Sequence[int], why: str) -> None:
-        """These have died, and servers have let go of them. What needs them fails."""
-        logger.warning("rank %d: %s; the others go on", self.rank, why)
-        for rank in ranks:
-            self._communicator.lose(rank, PeerLostError(why, rank=self.rank, peer=f"worker {rank}"))
+    def _go_on_without(self, lost: WatchEvent) -> None:
+        """These have died. Servers have let go of workers, and what needs those fails; of servers, others take over."""
+        logger.warning("rank %d: %s; the others go on", self.rank, lost.text)
+        for rank in lost.ranks:
+            self._communicator.lose(rank, PeerLostError(lost.text, rank=self.rank, peer=f"worker {rank}"))
+        for server in lost.servers:
+            self._engine.go_on_without(server, lost.text)
 
     def _parts(self, partitions: Sequence[Partition], racked: bool) -> list[tuple[int, int, int, int]]:
         """With the channel that each goes by: to its owner, or to an aggregator of this worker's rack."""

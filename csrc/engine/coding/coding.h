@@ -64,4 +64,11 @@ struct Coding {
   const PooledBuffer& landing() const { return merges() ? result : payload; }  // where the result goes
 };
 
+// Where a part's result goes. Of an encoded one the length is not known yet: it may take all of it. Beside the
+// contribution where that may have to be brought once more, to another server.
+inline PooledBuffer LandingOf(const Part& part) {
+  if (part.encoded) return part.coding->landing();
+  return {part.held ? part.held->Room(part.total) : part.address, part.total};
+}
+
 }  // namespace byteps_like

@@ -61,6 +61,31 @@ def sum_on(bps: Any, rank: int, size: int, victims: list[int]) -> dict[str, Any]
     return {"sets": sorted(sets), "right": right, "digest": digest.hexdigest(), "last": last}
 
 
+def sum_without_servers(bps: Any, rank: int, size: int, deaths: dict[int, int]) -> str:
+    """Sums in every round, all in flight together, in arenas and in private memory; in rounds `deaths`, rank 0 kills the
+    server process of that id. All sums are those of all ranks. A checksum of all results."""
+    digest = hashlib.sha256()
+    private = [torch.empty(n) for n in _SIZES]
+    shared = [bps.empty_shared(n) for n in _SIZES]
+    for number in range(_ROUNDS):
+        for one in (*private, *shared):
+            one.fill_(float(rank + number))
+        handles = [
+            bps.push_pull_async_inplace(one, average=False, name=f"{kind}{i}")
+            for kind, some in (("private", private), ("shared", shared))
+            for i, one in enumerate(some)
+        ]
+        if rank == 0 and number in deaths:
+            os.kill(deaths[number], signal.SIGKILL)
+        for handle in handles:
+            bps.synchronize(handle)
+        expected = float(sum(other + number for other in range(size)))
+        for one in (*private, *shared):
+            assert bool((one == expected).all()), (number, one.unique(), expected)
+            digest.update(one.numpy().tobytes())
+    return digest.hexdigest()
+
+
 def _subsets(size: int, victims: list[int]) -> list[list[int]]:
     left: list[list[int]] = [[rank for rank in range(size) if rank not in victims]]
     for victim in victims:

@@ -1,0 +1,29 @@
+"""Servers of elastic jobs die in the middle of a step: others take over, and no sum is lost, or is another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fault.elastic import elastic_bodies as bodies
+from tests.multiprocess.real_world import Pool, Processes
+
+RANKS = 3
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    made = Pool(RANKS)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("rounds", [[20], [20, 21], [10, 40]], ids=str)
+def test_every_sum_is_that_of_all(pool: Pool, transport: str, rounds: list[int]) -> None:
+    with Processes(RANKS, 3, transport=transport, elastic=True) as cluster:
+        names = ["server", "server1", "server2"][: len(rounds)]
+        deaths = {number: cluster.processes[name].pid for number, name in zip(rounds, names, strict=True)}
+        found = pool.run(cluster, bodies.sum_without_servers, deaths)
+    assert len(set(found)) == 1
