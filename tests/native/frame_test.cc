@@ -359,6 +359,27 @@ std::vector<Golden> Goldens() {
   all.push_back({"a part of a contribution is in a round", contributors,
                  "42504c3220000000030000000100000001000200000000000600000000000000"
                  "001000000000000000000000004000000000000000000000020000001b2aec94"});
+  Header adopt;
+  adopt.type = FrameType::kAdopt;
+  adopt.view = 3;
+  adopt.member = 1;
+  adopt.key = 0x20001;
+  adopt.round = 6;
+  adopt.aux = kHoldsResult | kWaits;
+  all.push_back({"a rank brings a key to another server", adopt,
+                 "42504c3223000000030000000100000001000200000000000600000000000000"
+                 "0000000000000000000000000000000000000000030000000000000016f7bf31"});
+  Header give = adopt;
+  give.type = FrameType::kGive;
+  give.flags = kEncoded | kMovable;
+  give.aux = 0;
+  give.root = 2;
+  give.offset = 4096;
+  give.length = 4096;
+  give.total = 16384;
+  all.push_back({"a segment of a result that another rank lacks", give,
+                 "42504c3226000006030000000100000001000200000000000600000000000000"
+                 "001000000000000000100000004000000000000000000000020000006d5971d0"});
   return all;
 }
 
@@ -473,7 +494,7 @@ TEST_CASE("frame: every wrong field is refused by name") {
   }
   push.flags = 0;
   push.offset = 1;
-  for (const FrameType type : {FrameType::kPull, FrameType::kValue, FrameType::kContributors}) {
+  for (const FrameType type : {FrameType::kPull, FrameType::kValue, FrameType::kContributors, FrameType::kGive}) {
     push.type = type;
     CheckRefused(Encode(push), "total");
   }

@@ -62,8 +62,8 @@ def sum_on(bps: Any, rank: int, size: int, victims: list[int]) -> dict[str, Any]
 
 
 def sum_without_servers(bps: Any, rank: int, size: int, deaths: dict[int, int]) -> str:
-    """Sums in every round, all in flight together, in arenas and in private memory; in rounds `deaths`, rank 0 kills the
-    server process of that id. All sums are those of all ranks. A checksum of all results."""
+    """Sums in every round, all in flight together, in arenas and in private memory; in rounds `deaths`, rank 0 kills
+    the server process of that id. All sums are those of all ranks. A checksum of all results."""
     digest = hashlib.sha256()
     private = [torch.empty(n) for n in _SIZES]
     shared = [bps.empty_shared(n) for n in _SIZES]

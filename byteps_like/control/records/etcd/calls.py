@@ -111,7 +111,7 @@ class EtcdCalls:
         try:
             _await_removal(call)
         except grpc.RpcError as error:
-            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+            if not _ran_out(error):
                 self._look_into(error)
         finally:
             done.set()
@@ -139,7 +139,7 @@ class EtcdCalls:
                 raise SystemCallError(f"the connection to the {self._location} was closed: {error}") from None
             except grpc.RpcError as error:
                 self._look_into(error)
-                if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                if not _ran_out(error):
                     why = error.details() or why
             attempts += 1
             if self._is_closed or time.monotonic() + _PAUSE_SECONDS >= deadline:
@@ -182,7 +182,7 @@ class EtcdCalls:
             self._token = ""
         elif code is grpc.StatusCode.UNIMPLEMENTED:
             raise SystemCallError(f"what listens at {self._endpoint} is no etcd of version 3: {text}")
-        elif code in _PASSING:
+        elif code in _PASSING or _ran_out(error):
             self._asked = (self._asked + 1) % len(self._channels)
         elif _BUSY not in text:
             remedy = next((f"; {remedy}" for cause, remedy in _REMEDIES.items() if cause in text), "")
@@ -191,6 +191,11 @@ class EtcdCalls:
     @property
     def _endpoint(self) -> str:
         return self._location.endpoints[self._asked]
+
+
+def _ran_out(error: Any) -> bool:
+    """Whether our deadline has passed; etcd may notice before we do, and has no code for that."""
+    return error.code() is grpc.StatusCode.DEADLINE_EXCEEDED or "context deadline exceeded" in (error.details() or "")
 
 
 def _open(location: Location, endpoint: str) -> grpc.Channel:
