@@ -93,6 +93,14 @@ class HandleTable:
 table = HandleTable()
 
 
+def then(handle: int, after: Callable[[Any], Any]) -> int:
+    """The same operation, whose result is what `after` makes of it."""
+    operation = table.get(handle)
+    finish = operation.finish
+    operation.finish = lambda: after(finish())
+    return handle
+
+
 def poll(handle: int) -> bool:
     """Returns whether the operation has ended, so that `synchronize(handle)` would not block. Never blocks.
 

@@ -113,6 +113,12 @@ def scaled_once(reduction: Reduction, dtype: torch.dtype, ranks: Sized) -> Reduc
         return reduction
     if dtype is torch.bool:
         raise InvalidArgumentError("prescale and postscale factors need numbers, not torch.bool")
-    if reduction.op is Op.AVERAGE and reduction.postscale != 1.0:
+    if scales_average(reduction, dtype):
         return replace(reduction, op=Op.SUM, postscale=reduction.postscale / ranks.size)
     return reduction
+
+
+def scales_average(reduction: Reduction, dtype: torch.dtype) -> bool:
+    """Whether it is an average of whole numbers that is to be multiplied, and must be rounded after that."""
+    whole = not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
+    return whole and reduction.op is Op.AVERAGE and reduction.postscale != 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -9,8 +10,8 @@ import torch
 
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.torch.calls.handles import Operation, enter
-from byteps_like.torch.calls.reductions import Reduction, resolve, scaled_once
+from byteps_like.torch.calls.handles import Operation, enter, then
+from byteps_like.torch.calls.reductions import Reduction, resolve, scaled_once, scales_average
 from byteps_like.torch.device import devices
 from byteps_like.torch.device.tensors import check_in_place, check_strided, mark_changed, wire_dtype, wire_op
 from byteps_like.torch.job import runtime as _runtime
@@ -27,6 +28,8 @@ def start(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_
     runtime = _runtime.current()
     scope = runtime.scope(process_set)
     check_in_place(tensor, reduction.kind)
+    if runtime.config.elastic and not scope.number and scales_average(reduction, tensor.dtype):
+        return _start_wide(tensor, name, reduction)
     reduction = scaled_once(reduction, tensor.dtype, scope)
     if runtime.joiner is not None and _apart(reduction, scope):
         runtime.joiner.check("op=Adasum" if reduction.adasum else reduction.kind, scope.ranks)
@@ -34,6 +37,17 @@ def start(tensor: torch.Tensor, name: str | None, reduction: Reduction, process_
     begin = partial(_begin, runtime, planned, tensor, scope)
     on_device = devices.of(tensor) is not None  # whose streams are this thread's
     return enter(planned.call, runtime, scope.prefix, begin, here=on_device)
+
+
+def _start_wide(tensor: torch.Tensor, name: str | None, reduction: Reduction) -> int:
+    """An average of whole numbers, as one of float64: only servers know how many ranks are in it, when some have died.
+
+    On the wire: 8 bytes per element.
+    """
+    scale_in_place(tensor, reduction.prescale)
+    numbers = f"{str(tensor.dtype).removeprefix('torch.')} numbers"
+    handle = start(tensor.double(), name, replace(reduction, prescale=1.0, purpose=numbers))
+    return then(handle, tensor.copy_)
 
 
 def _begin(runtime: Runtime, planned: _Planned, tensor: torch.Tensor, scope: Scope) -> Operation:

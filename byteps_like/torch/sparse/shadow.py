@@ -60,14 +60,15 @@ class DenseShadow:
         like = self._like
         return (like.shape, like.sparse_dim, self._means) == (rows.shape, rows.sparse_dim, means)
 
-    def start(self, rows: Rows, request: Request) -> Handle:
-        """Sends them."""
+    def start(self, rows: Rows, request: Request, op: Op = Op.SUM) -> Handle:
+        """Sends them, to be summed or averaged."""
         self._rows.index_copy_(0, rows.numbers * self._step % rows.places, rows.values)
         self._memory[-_TAIL:] = torch.tensor(divmod(rows.count, _DIGIT), dtype=torch.float32, device="cpu")
-        return self._route.push_pull(self._declared, self._memory.data_ptr(), Op.SUM, request)
+        return self._route.push_pull(self._declared, self._memory.data_ptr(), op, request)
 
-    def finish(self) -> tuple[Rows, int]:
-        """Once the result has landed: the sum, and how many entries all ranks had. Then all is zero again."""
+    def finish(self, ranks: int = 1) -> tuple[Rows, int]:
+        """Once the result has landed: it, and how many entries all ranks had. Then all is zero again. `ranks`: over
+        which it is an average; some of them may have died, and not be in it."""
         found = Rows.of_dense(self._rows, 1)
         high, low = self._memory[-_TAIL:].tolist()
         self._rows.index_fill_(0, found.numbers, 0.0)
@@ -75,7 +76,7 @@ class DenseShadow:
         places, like = self._like.places, self._like
         numbers, order = torch.sort(found.numbers * pow(self._step, -1, places) % places)
         total = Rows(numbers, found.values.index_select(0, order), like.shape, like.sparse_dim)
-        return total, int(high) * _DIGIT + int(low)
+        return total, round((high * _DIGIT + low) * ranks)
 
 
 def _coprime(places: int) -> int:

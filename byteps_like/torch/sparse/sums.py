@@ -164,18 +164,21 @@ def _start_exchange(wanted: _Sum) -> Started:
 
 
 def _start_servers(wanted: _Sum) -> Started:
-    rows, scope, twins = wanted.rows, wanted.scope, _runtime.current().of(SparseHistory).twins
+    runtime = _runtime.current()
+    rows, scope, twins = wanted.rows, wanted.scope, runtime.of(SparseHistory).twins
     assert wanted.seen is not None
     means = ShadowMeans(wanted.claim.name, codec_for(rows, wanted.seen), wanted.partition_bytes)
     twin: DenseShadow | None = twins.pop(wanted.claim.stable, None)  # held again when all is well
     if twin is None or not twin.serves(rows, means):
         twin = DenseShadow(rows, means, scope.route)
-    held, handle = twin, twin.start(rows, wanted.request)
+    # Where ranks may have died only servers know how many are in the sum of a partition.
+    averages = runtime.config.elastic and wanted.reduction.op is Op.AVERAGE
+    held, handle = twin, twin.start(rows, wanted.request, Op.AVERAGE if averages else Op.SUM)
 
     def finish() -> tuple[Rows, int]:
-        total, entries = held.finish()
+        total, entries = held.finish(scope.size if averages else 1)
         twins[wanted.claim.stable] = held
-        return total.divided(wanted.reduction.op, scope.size), entries
+        return total if averages else total.divided(wanted.reduction.op, scope.size), entries
 
     return handle, finish
 

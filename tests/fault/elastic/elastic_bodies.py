@@ -166,6 +166,42 @@ def _says(step: Any, sums: torch.Tensor, size: int) -> bool:
     return bool(torch.equal(expected, sums))
 
 
+def average_whole_numbers(bps: Any, rank: int, size: int, rounds: int) -> list[int]:
+    """Averages of numbers that are the same on all ranks, halved: -3, and 2 and a half, which is rounded once. Rank 1
+    dies in the middle. The values that come out."""
+    found: set[int] = set()
+    for number in range(rounds):
+        if number == rounds // 2:
+            die(rank, [1], 0.002)
+        values = torch.full((200_000,), -6, dtype=torch.int32)
+        values[::2] = 5
+        handle = bps.allreduce_async_(values, op=bps.Average, postscale_factor=0.5, name="halves")
+        found.update(bps.synchronize(handle).unique().tolist())
+    if rank == 1:
+        time.sleep(60)
+    return sorted(found)
+
+
+def average_sparse(bps: Any, rank: int, size: int, rounds: int) -> list[tuple[int, list[float]]]:
+    """Averages of rows that are the same on all ranks, by servers from the second round on. Rank 1 dies in the middle.
+    Of each round how many rows there were, and the values that came out."""
+    from byteps_like.torch.sparse import sums
+    from byteps_like.torch.sparse.choice import SparseMethod
+
+    sums.choose = lambda rows, size, seen, cards: SparseMethod.SERVERS if seen else SparseMethod.GATHERED
+    rows = torch.arange(0, 40_000, 4)
+    found = []
+    for number in range(rounds):
+        if number == rounds // 2:
+            die(rank, [1], 0.002)
+        tensor = torch.sparse_coo_tensor(rows[None], torch.full((len(rows), 8), 12.0), (40_000, 8))
+        result = bps.synchronize(bps.push_pull_async(tensor, name="rows"))
+        found.append((result.indices().shape[1], result.values().unique().tolist()))
+    if rank == 1:
+        time.sleep(60)
+    return found
+
+
 def then_call(bps: Any, rank: int, size: int, how: str) -> list[Seen]:
     """Something that two ranks must come to, or all that live: while rank 1 dies, and once that is known."""
     call = {

@@ -64,6 +64,21 @@ def test_averages_are_over_those_who_are_in_them(pool: Pool, options: dict[str, 
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_averages_of_whole_numbers_are_over_those_who_are_in_them(pool: Pool, transport: str) -> None:
+    with job(RANKS, 2, transport=transport, elastic=True) as cluster:
+        found = _survivors(pool.answers(cluster, bodies.average_whole_numbers, 12), [1])
+    assert found == [[-3, 2]] * (RANKS - 1)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_averages_of_sparse_rows_are_over_those_who_are_in_them(pool: Pool, transport: str) -> None:
+    with job(RANKS, 2, transport=transport, elastic=True) as cluster:
+        found = _survivors(pool.answers(cluster, bodies.average_sparse, 12), [1])
+    for rounds in found:
+        assert all((count, [pytest.approx(value) for value in values]) == (10_000, [12.0]) for count, values in rounds)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_reports_say_who_is_in_which_bytes_and_agree(pool: Pool, transport: str) -> None:
     with job(RANKS, 2, transport=transport, elastic=True, partition_bytes=1 << 17) as cluster:
         found = _survivors(pool.answers(cluster, bodies.report_steps), [1])
