@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -95,6 +96,18 @@ def _subsets(size: int, victims: list[int]) -> list[list[int]]:
 
 def train(bps: Any, rank: int, size: int, compression: str | None, steps: int) -> dict[str, Any]:
     """The digits. Rank 1 dies when a third is done."""
+    found = _train(bps, rank, compression, steps, lambda: die(rank, [1], 0.003))
+    if rank == 1:
+        time.sleep(60)
+    return found
+
+
+def train_without_server(bps: Any, rank: int, size: int, compression: str | None, server: int) -> dict[str, Any]:
+    """The same; rank 0 kills this server process."""
+    return _train(bps, rank, compression, 240, lambda: os.kill(server, signal.SIGKILL) if rank == 0 else None)
+
+
+def _train(bps: Any, rank: int, compression: str | None, steps: int, disturb: Callable[[], None]) -> dict[str, Any]:
     images, labels = digits()
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
@@ -106,13 +119,11 @@ def train(bps: Any, rank: int, size: int, compression: str | None, steps: int) -
     torch.manual_seed(1 + rank)
     for step in range(steps):
         if step == steps // 3:
-            die(rank, [1], 0.003)
+            disturb()
         batch = torch.randint(len(labels), (64,))
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
         optimizer.step()
-    if rank == 1:
-        time.sleep(60)
     with torch.no_grad():
         accuracy = float((model(images).argmax(1) == labels).float().mean())
         weights = torch.cat([parameter.flatten() for parameter in model.parameters()])

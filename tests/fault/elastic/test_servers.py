@@ -27,3 +27,13 @@ def test_every_sum_is_that_of_all(pool: Pool, transport: str, rounds: list[int])
         deaths = {number: cluster.processes[name].pid for number, name in zip(rounds, names, strict=True)}
         found = pool.run(cluster, bodies.sum_without_servers, deaths)
     assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize(
+    ("compression", "transport"), [(None, "shm"), ("fp16", "tcp"), ("onebit", "shm"), ("topk", "tcp")]
+)
+def test_training_goes_on_with_the_same_weights(pool: Pool, compression: str | None, transport: str) -> None:
+    with Processes(RANKS, 2, transport=transport, elastic=True) as cluster:
+        found = pool.run(cluster, bodies.train_without_server, compression, cluster.processes["server1"].pid)
+    assert len({one["weights"] for one in found}) == 1
+    assert all(one["accuracy"] > 0.9 for one in found), found

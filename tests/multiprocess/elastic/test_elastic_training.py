@@ -11,7 +11,7 @@ import pytest
 from byteps_like.config import Config
 from byteps_like.control.calls.client import query_status
 from tests.multiprocess.elastic.elastic_job import ROOT, ElasticJob
-from tests.multiprocess.real_world import Cluster
+from tests.multiprocess.real_world import Cluster, Processes
 
 SCRIPT = ROOT / "tests" / "scenarios" / "elastic" / "horovod_training.py"
 SAMPLES = 120
@@ -78,6 +78,25 @@ def test_a_death_costs_the_others_no_step_where_servers_sum(tmp_path: Path) -> N
                  for sample in event["samples"]]  # fmt: skip
         assert set(taken) == set(range(SAMPLES))
         assert len(taken) - SAMPLES < 4 + 2, "more than a batch of the victim was handed out again"
+
+
+@pytest.mark.parametrize("how", ["kill", "terminate"])
+def test_a_server_that_goes_costs_no_step_and_another_one_comes_in_between_two(tmp_path: Path, how: str) -> None:
+    script = ROOT / "tests" / "scenarios" / "elastic" / "server_training.py"
+    with Processes(2, 2, elastic=True) as cluster, ElasticJob(cluster, script, tmp_path) as job:
+        workers = [job.start(GOAL="2 2 2"), job.start(GOAL="2 2 2")]
+        job.wait(lambda: len(workers[0].events("step")) > 5, "some steps")
+        getattr(cluster.processes["server1"], how)()
+        job.wait(lambda: len(workers[0].events("began")) == 2, "a world with one server")
+        cluster.start("server1")
+        for worker in workers:
+            job.ended(worker)
+        for one in workers:
+            steps = [event["step"] for event in one.events("step")]
+            assert steps == list(range(1, len(steps) + 1)), "a step was lost, or made twice"
+            assert [event["size"] for event in one.events("began")] == [2, 2, 2]
+        ends = [one.events("end")[0]["weights"] for one in workers]
+        assert ends[0] == ends[1]
 
 
 def test_too_few_give_up(tmp_path: Path, script: Path) -> None:
