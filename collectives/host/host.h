@@ -99,6 +99,8 @@ class RegionResolver {
   virtual View Resolve(uint32_t rank, uint32_t id) = 0;
   // Sees to it that the rank can resolve this process's region `id`. Called before each use: cheap when it can already.
   virtual void Announce(uint32_t rank, uint32_t id) = 0;
+  // A rank is waited for that has not come to the area: if it has died, HostArea::Fail follows.
+  virtual void Reach(uint32_t rank) = 0;
 };
 
 struct HostOptions {

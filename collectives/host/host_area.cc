@@ -39,7 +39,8 @@ LocalArea::LocalArea(HostOptions options)
       layout_(options_.area->data(), ranks(), HostGroupsIn(options_.area->size(), ranks())),
       may_spin_(ranks() <= static_cast<uint32_t>(std::max(1, ::get_nprocs()))),
       lost_(ranks()),
-      processes_(ranks()) {
+      processes_(ranks()),
+      reached_for_(ranks()) {
   // Few of its pages are ever used, here and there: none may become a huge one, and no core dump wants the rest.
   ::madvise(options_.area->data(), options_.area->size(), MADV_NOHUGEPAGE);
   ::madvise(options_.area->data(), options_.area->size(), MADV_DONTDUMP);
@@ -95,9 +96,20 @@ bool LocalArea::Died(uint32_t rank) {
 
 void LocalArea::CheckLives(std::span<const uint32_t> ranks) {
   for (const uint32_t rank : ranks) {
-    if (rank == index() || !LossOf(rank).ok() || !Died(rank)) continue;
+    if (rank == index() || !LossOf(rank).ok()) continue;
+    if (layout_.cell(rank).pid.load() == 0) ReachFor(rank);
+    if (!Died(rank)) continue;
     Fail(rank, Status(Code::kPeerLost, name(rank) + " is lost: its process has ended"));
   }
+}
+
+void LocalArea::ReachFor(uint32_t rank) {
+  {
+    std::lock_guard lock(mutex_);
+    if (reached_for_[rank] || regions() == nullptr) return;
+    reached_for_[rank] = true;
+  }
+  regions()->Reach(rank);
 }
 
 // The lanes of slots change only under this lock. It is held only briefly. A dead owner is no obstacle, because

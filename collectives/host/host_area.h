@@ -59,6 +59,7 @@ class LocalArea : public std::enable_shared_from_this<LocalArea> {
   Status Lock();  // kTimeout: a rank keeps it; kCorrupt: no rank has it
   void Unlock() { layout_.header().lock.store(0); }
   bool Died(uint32_t rank);
+  void ReachFor(uint32_t rank);  // once
   void Progress();
   bool DriveAdopted(bool look_at_time);
   Deadline NextLook(Deadline now);
@@ -74,6 +75,7 @@ class LocalArea : public std::enable_shared_from_this<LocalArea> {
   std::map<uint64_t, std::weak_ptr<LocalHostGroup>> groups_;
   std::vector<Status> lost_;
   std::vector<Fd> processes_;
+  std::vector<bool> reached_for_;  // ranks that had not come when they were waited for
   std::vector<std::shared_ptr<LocalHostGroup>> adopted_;
   Thread thread_;
   std::atomic<bool> stop_{false};

@@ -233,6 +233,13 @@ RegionResolver::View HostSide::Resolve(uint32_t rank, uint32_t id) {
   return none;
 }
 
+// By a link: nothing else tells of a process that has left no trace in the area.
+void HostSide::Reach(uint32_t rank) {
+  std::lock_guard lock(mutex_);
+  if (mesh_ == nullptr) return;
+  mesh_->loop().Post([mesh = mesh_, peer = locals_[rank]] { mesh->Kick(peer); });
+}
+
 void HostSide::Announce(uint32_t rank, uint32_t id) {
   std::lock_guard lock(mutex_);
   if (!passed_.emplace(rank, id).second) return;

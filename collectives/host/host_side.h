@@ -38,6 +38,7 @@ class HostSide final : public RegionResolver, public std::enable_shared_from_thi
   Place Find(const std::byte* data, uint64_t bytes) override;
   View Resolve(uint32_t rank, uint32_t id) override;
   void Announce(uint32_t rank, uint32_t id) override;
+  void Reach(uint32_t rank) override;
 
  private:
   struct Own {

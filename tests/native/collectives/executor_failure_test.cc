@@ -45,6 +45,31 @@ TEST_CASE("executor: cancelled in the middle, it fails everywhere and touches no
   }
 }
 
+TEST_CASE("executor: when a lane is cancelled its runs fail everywhere, and those of other lanes end well") {
+  for (uint64_t when = 0; when < 60; when += 7) {
+    constexpr uint32_t n = 3;
+    FakeWorld world(n, static_cast<uint32_t>(when));
+    Shape shape{RingAllReduce, Cut(900, n), Op::kSum, true, 256};
+    Reduction<float> ended(n, shape);
+    shape.id.lane += 1;
+    Reduction<float> other(n, shape);
+    Runs runs, well;
+    world.Do([&] {
+      world.net().on_event = [&](uint64_t event) {
+        if (event == when) world.at(1).CancelLane(shape.id.lane - 1, Status(Code::kClosed, "it has shrunk"));
+      };
+      for (uint32_t rank = 0; rank < n; ++rank) {
+        well.push_back(world.at(rank).Launch(other.OptionsOf(rank)));
+        runs.push_back(world.at(rank).Launch(ended.OptionsOf(rank)));
+      }
+    });
+    for (auto& run : runs) REQUIRE(run->Wait(In(20)));
+    for (uint32_t rank = 0; rank < n; ++rank) CheckFailed(*runs[rank], Code::kClosed, "it has shrunk");
+    CheckAllOk(well);
+    other.Check();
+  }
+}
+
 TEST_CASE("executor: given up while others write into its memory by themselves, it ends when they have stopped") {
   constexpr uint64_t kCount = 900;
   for (uint32_t when = 1; when < 12; ++when) {

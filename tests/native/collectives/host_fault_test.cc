@@ -229,6 +229,36 @@ TEST_CASE("host: a cancelled call ends on all ranks") {
   });
 }
 
+TEST_CASE("host: when a lane is cancelled all its calls end on all ranks, and those of other lanes go on") {
+  HostWorld world(2);
+  std::atomic<bool> cancelled{false};
+  world.Run([&](HostRank me) {
+    auto group = me.area.Group(5, world.everybody());
+    auto other = me.area.Group(6, world.everybody());
+    std::vector<std::vector<float>> tensors(4, std::vector<float>(10, 1));
+    if (me.rank == 0) {
+      auto first = (*group)->Launch(SumOf(tensors[0])), second = (*group)->Launch(SumOf(tensors[1]));
+      auto apart = (*other)->Launch(SumOf(tensors[2]));
+      me.area.CancelLane(7, Status(Code::kInvalid, "there is no such lane"));
+      me.area.CancelLane(5, Status(Code::kInvalid, "the group has shrunk"));
+      for (const auto& call : {first, second}) {
+        CHECK(call->Wait(In(20)));
+        CHECK(Says(call->status(), "the group has shrunk"));
+      }
+      cancelled = true;
+      CHECK(apart->Wait(In(20)));
+      CHECK(apart->status().ok());
+    } else {
+      while (!cancelled.load()) std::this_thread::yield();
+      for (auto& tensor : {&tensors[0], &tensors[1]})
+        CHECK(Says((*group)->Run(SumOf(*tensor)), "the group has shrunk"));
+      CHECK((*other)->Run(SumOf(tensors[2])).ok());
+    }
+    CHECK(tensors[2][0] == 2);
+    CHECK((*group)->Run(SumOf(tensors[3])).ok());
+  });
+}
+
 TEST_CASE("host: a rank that closes ends the waits of the others") {
   HostWorld world(2);
   world.Run([&](HostRank me) {

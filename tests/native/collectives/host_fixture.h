@@ -37,6 +37,7 @@ class RankRegions final : public RegionResolver {
   }
   View Resolve(uint32_t rank, uint32_t) override { return {all_.of(rank).data(), all_.of(rank).size()}; }
   void Announce(uint32_t, uint32_t) override {}
+  void Reach(uint32_t) override {}
 
  private:
   SharedRegions& all_;

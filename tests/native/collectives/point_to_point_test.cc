@@ -340,6 +340,32 @@ TEST_CASE("point to point: deadlines say who is waited for, and messages go on a
   CHECK(place == again);
 }
 
+TEST_CASE("point to point: when a lane is cancelled its messages end at both ends, and the next ones are fine") {
+  for (const std::string scheme : {"shm", "tcp"}) {
+    CAPTURE(scheme);
+    PointWorld world(3, scheme);
+    const Bytes large = Pattern(1'000'000, 1), again = Pattern(1'000'000, 2);
+    Bytes place(large.size()), other(large.size());
+    auto send = world.Send(0, 1, large);                              // that is not received
+    auto posted = world.Receive(0, 2, place);                         // that nobody sends
+    auto any = world.Receive(0, PointToPoint::kAnySource, other, 1);  // likewise
+    world.all[0]->CancelLane(6, Status(Code::kInvalid, "another lane"));
+    world.all[0]->CancelLane(5, Status(Code::kClosed, "the group has shrunk"));
+    for (const auto& one : {send, posted, any}) {
+      CHECK(Done(one, Code::kClosed));
+      CHECK(Names(one, "the group has shrunk"));
+    }
+    Bytes word(1);
+    auto behind = world.Receive(1, 0, word, 3);
+    CHECK(Done(world.Send(0, 1, Pattern(1, 3), 3)));
+    CHECK(Done(behind));
+    auto next = world.Send(0, 1, again);
+    CHECK(Done(world.Receive(1, 0, place)));
+    CHECK(Done(next));
+    CHECK(place == again);
+  }
+}
+
 TEST_CASE("point to point: a dead peer is named at once, and so is closing") {
   for (const std::string scheme : {"shm", "tcp", "tcp apart"}) {
     PointWorld world(3, scheme.substr(0, 3), "", scheme.ends_with("apart"));
