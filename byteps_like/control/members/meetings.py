@@ -34,7 +34,7 @@ class Meetings:
     """What the ranks of the view in force wait for. As large as what is in flight."""
 
     def __init__(self) -> None:
-        self._ranks: tuple[int, ...] = ()
+        self._there: tuple[int, ...] = ()
         """Of whom something may be waited for."""
         self._by_rank: dict[int, dict[str, Meeting]] = {}
         self._asked = 0
@@ -42,15 +42,15 @@ class Meetings:
 
     def follow(self, view: View) -> None:
         """`view` is in force from now on. What ranks of the one before waited for is forgotten: they report it anew."""
-        self._ranks = tuple(range(view.size))
+        self._there = tuple(range(view.size))
         self._by_rank.clear()
         self._inquiry = None
 
     def leave_out(self, gone: Set[int]) -> None:
         """These ranks have died or left, and the others go on: what they said last means nothing any more."""
-        if gone.isdisjoint(self._ranks):
+        if gone.isdisjoint(self._there):
             return
-        self._ranks = tuple(rank for rank in self._ranks if rank not in gone)
+        self._there = tuple(rank for rank in self._there if rank not in gone)
         self._by_rank = {rank: waiting for rank, waiting in self._by_rank.items() if rank not in gone}
         self._inquiry = None
 
@@ -113,7 +113,7 @@ class Meetings:
                 who.setdefault(one.place, []).append(rank)
         sides = ", ".join(f"{_ranks(who[place])} called {one.says} ({one.what})" for place, one in waits.items())
         text = f"{OUT_OF_STEP}: {sides}; all ranks must make the same calls in the same order"
-        concerned = {rank for one in waits.values() for rank in one.ranks or self._ranks}
+        concerned = {rank for one in waits.values() for rank in one.ranks or self._there}
         return Disagreement(tuple(who), text, tuple(sorted(concerned)))
 
     def _stuck(self, missing: Missing) -> set[int]:
@@ -132,7 +132,7 @@ class Meetings:
     def _seems_missing(self) -> Missing:
         places = {one.place: one.ranks for rank in self._by_rank for one in self._blocking(rank)}
         return {
-            place: [rank for rank in ranks or self._ranks if not self._waits_at(rank, place)]
+            place: [rank for rank in ranks or self._there if not self._waits_at(rank, place)]
             for place, ranks in places.items()
         }
 
