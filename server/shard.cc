@@ -61,7 +61,7 @@ void Shard::Fail(Code code, const std::string& text) {
 void Shard::Reset(const ShardWorld& world, const std::shared_ptr<Relay>& relay, const Status& connected) {
   for (auto& peer : peers_) Drop(*peer, Status(Code::kClosed, "the epoch has ended"));
   EndRelay();
-  memory_.Refund(keys_.size() * KeyBytes());
+  memory_.Refund((keys_.size() + adoptions_.size()) * KeyBytes());
   keys_.clear();
   store_.Reset(world.size());
   adoptions_.Reset(world.size());

@@ -18,6 +18,10 @@ bool Shard::OnAdoptionFrame(Peer& peer, const Header& header, const std::byte* p
   if (!world_.elastic) return false;
   switch (header.type) {
     case FrameType::kAdopt:
+      if (!adoptions_.Knows(header.key) && !memory_.Charge(KeyBytes())) {
+        FailAdoption(header.key, memory_.Exhausted());
+        return true;
+      }
       adoptions_.OnAdopt(peer.rank, header);
       ArmStallCheck();
       return true;

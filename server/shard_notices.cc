@@ -71,6 +71,8 @@ void Shard::Free(Key& key) {
     given_up_.insert(key.key);
   }
   if (relay_) relay_->Forget(key.key);
+  if (adoptions_.Knows(key.key)) memory_.Refund(KeyBytes());
+  adoptions_.Forget(key.key);
   --stats_.keys;
   memory_.Refund(KeyBytes());
   keys_.erase(key.key);

@@ -75,8 +75,8 @@ class View:
 
     @cached_property
     def finishes_sums(self) -> bool:
-        """Whether servers finish sums without workers that have died: in elastic jobs, but not by way of aggregators,
-        nor with portable workers, which don't hear who is missing."""
+        """Whether servers finish sums without workers that have died, and take over from servers that have: in elastic
+        jobs, but not by way of aggregators, nor with portable workers, which don't hear who is missing."""
         elastic = parse("elastic", self.settings.get("elastic", "no"), bool)
         plain = all(worker.native for worker in self.workers) and not any(server.rack for server in self.servers)
         return elastic and plain and bool(self.servers)

@@ -11,6 +11,7 @@ namespace byteps_like {
 namespace {
 
 constexpr auto kFirstPause = std::chrono::milliseconds(2);  // between tries to connect, doubled up to:
+constexpr double kUntilTold = 10;  // seconds until a scheduler that has just been replaced says that a server has died
 constexpr auto kOneTry = std::chrono::seconds(2);
 constexpr auto kLongestPause = std::chrono::milliseconds(100);
 
@@ -122,7 +123,8 @@ void Channel::Install(std::unique_ptr<Stream> stream) {
 void Channel::Reconnect(const Status& why) {
   Log(LogLevel::kInfo, name() + ": link lost (" + why.message() + "), connecting again");
   if (connector_.joinable()) connector_.join();
-  const Deadline deadline = Clock::now() + Seconds(context_.options.connect_timeout);
+  const double patience = context_.options.outlives_servers ? kUntilTold : 0;
+  const Deadline deadline = Clock::now() + Seconds(context_.options.connect_timeout + patience);
   auto connector = StartThread("to connect again with", [this, deadline, why] {
     auto stream = Dial(deadline);
     if (ending_) return;

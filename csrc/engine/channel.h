@@ -48,6 +48,8 @@ class Channel : private LinkHandler {
   // A part of such a channel comes here: goes on once all ranks have said how far they have come with it.
   void Adopt(Part& part, bool in_flight);
   bool left() const { return left_; }
+  void KeepFor(Part& part);  // a part that is retired, and may have what others lack
+  void LetGoOf(Part& part);  // it no longer has
 
   void Withdraw(uint32_t region);  // which is gone
   void Goodbye();                  // tells the server; parts in flight end with the link, once that is sent
@@ -95,6 +97,7 @@ class Channel : private LinkHandler {
   static const Operation* OperationOf(const Part& part);
   Part* Next();     // the part it would send next; nullptr: none
   void Announce();  // to the others, whether it has something to send
+  bool NextControl(Outgoing& next);
   bool NextData(Outgoing& next);
   bool NextPush(Outgoing& next);
   void OnKept(Link& link, const Header& header, const std::byte* payload);
@@ -130,6 +133,7 @@ class Channel : private LinkHandler {
   void Enter(Part& part);
   bool IsInFlight(const Part& part) const;
   void Hold(Part& part, const Header& result);
+  Header About(const Part& part, FrameType type) const;
   void AskHome(const Part& part, bool waits);
   void AskForResult(Part& part);
   void OnAdopted(const Header& header);

@@ -31,7 +31,7 @@ bool Channel::IsInFlight(const Part& part) const {
 bool Channel::Release(Part& part) {
   const bool in_flight = IsInFlight(part);
   if (link_ && gifts_under_way_ > 0) link_->Keep();
-  parts_.erase(part.key);
+  if (const auto found = parts_.find(part.key); found != parts_.end() && found->second == &part) parts_.erase(found);
   absences_.Forget(part.key);
   if (!in_flight) return false;
   TakeOff(part);
@@ -49,12 +49,29 @@ void Channel::Adopt(Part& part, bool in_flight) {
   AskHome(part, in_flight);
 }
 
+// What it says of a part that may not be in flight: nothing of a request.
+Header Channel::About(const Part& part, FrameType type) const {
+  Header header;
+  header.type = type;
+  header.view = context_.options.credentials.view;
+  header.member = context_.options.member;
+  header.key = part.key;
+  header.round = part.round;
+  return header;
+}
+
+void Channel::KeepFor(Part& part) { parts_[part.key] = &part; }
+
+void Channel::LetGoOf(Part& part) {
+  if (link_ && gifts_under_way_ > 0) link_->Keep();
+  part.held.reset();
+}
+
 void Channel::AskHome(const Part& part, bool waits) {
-  Header header = HeaderFor(part, FrameType::kAdopt);
-  header.flags = 0;
-  header.total = header.root = 0;
+  Header header = About(part, FrameType::kAdopt);
   const bool holds = part.held && part.held->Has(part.round - 1);
-  header.aux = (holds ? uint32_t{kHoldsResult} : 0) | (waits ? uint32_t{kWaits} : 0);
+  header.aux = (holds ? uint32_t{kHoldsResult} : 0) | (waits ? uint32_t{kWaits} : 0) |
+               (part.absent ? uint32_t{kBroughtNothing} : 0);
   control_.push_back(header);
   if (link_) link_->Kick();
 }
@@ -76,9 +93,7 @@ void Channel::OnAdopted(const Header& header) {
 
 void Channel::AskForResult(Part& part) {
   part.begun = true;
-  Header header = HeaderFor(part, FrameType::kTake);
-  header.flags = 0;
-  header.aux = header.total = header.root = 0;
+  Header header = About(part, FrameType::kTake);
   header.offset = part.absent ? kMaxPartition : part.landed;  // that of an absent rank is word of its end
   control_.push_back(header);
   if (link_) link_->Kick();
@@ -107,12 +122,10 @@ void Channel::Hold(Part& part, const Header& result) {
   about.flags &= kMovable | kEncoded;
   about.total = part.expected;
   about.offset = about.length = 0;
-  if (part.encoded) {
-    std::memcpy(part.held->Room(part.expected), part.coding->landing().data, part.expected);
-  } else if ((result.flags & kByReference) != 0) {
+  if ((result.flags & kByReference) != 0) {
     std::memcpy(part.held->Room(part.total), part.address, part.total);
   } else {
-    std::memcpy(part.address, part.held->data(), part.total);
+    std::memcpy(PlaceOf(part).data, part.held->data(), part.expected);
   }
   part.held->Hold(about);
 }

@@ -47,7 +47,7 @@ bool IsMisplaced(const Part& part, const Header& header) {
 
 void Channel::Enqueue(Part& part) {
   if (context_.options.outlives_servers && !part.absent && !part.held)
-    part.held = std::make_unique<HeldResult>(std::max(part.bytes, part.total));
+    part.held = std::make_unique<HeldResult>(std::max<size_t>(part.bytes, PlaceOf(part).bytes));
   Enter(part);
   const bool told = part.absent || (part.coding != nullptr && (part.coding->active || part.coding->on_gpu)) ||
                     (part.staging != nullptr && part.staging->active);
@@ -134,14 +134,18 @@ Header Channel::HeaderFor(const Part& part, FrameType type) const {
 
 bool Channel::NextFrame(Link& link, Outgoing& next) {
   if (&link != link_.get()) return false;
-  if (!control_.empty()) {
-    if ((control_.front().flags & kEncoded) != 0 && NameCodec(control_.front().aux, next)) return true;
-    next.header = control_.front();
-    control_.pop_front();
-    return true;
-  }
-  if (NextGift(next)) return true;
-  return NextData(next);
+  return NextControl(next) || NextGift(next) || NextData(next);
+}
+
+// What others lack goes before a goodbye.
+bool Channel::NextControl(Outgoing& next) {
+  if (control_.empty()) return false;
+  const Header& first = control_.front();
+  if (first.type == FrameType::kGoodbye && NextGift(next)) return true;
+  if ((first.flags & kEncoded) != 0 && NameCodec(first.aux, next)) return true;
+  next.header = first;
+  control_.pop_front();
+  return true;
 }
 
 // Rounds go first among equals: all ranks wait for them.
@@ -573,10 +577,10 @@ void Channel::Finish(Part& part, const Status& status) {
   LeaveBounce(part, status);
   if (part.homing == Homing::kTaking) {
     part.absences = absences_.TakeOfGiven(part.key);
-    part.homing = Homing::kDone;
   } else if (!absences_.empty()) {
     part.absences = absences_.Take(part.key, part.round);
   }
+  part.homing = Homing::kDone;
   part.streamed = part.begun = part.queued = false;
   if (Tracing() && status.ok() && !part.absent) TraceStage(TraceKind::kReceived, part, part.traced.landed);
   ++part.round;

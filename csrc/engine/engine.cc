@@ -123,8 +123,9 @@ void Engine::Retire(uint32_t tensor) {
       cut_off_.erase(part->key);
       if (part->operation) continue;
       part->channel->Forget(*part);
-      KeepForOthers(*part);
-      if (part->coding != nullptr && part->coding->prelude) part->channel->Forget(*part->coding->prelude);
+      if (part->coding != nullptr && part->coding->prelude)
+        part->coding->prelude->channel->Forget(*part->coding->prelude);
+      if (context_.options.outlives_servers) KeepForOthers(*part);
     }
     ReleaseStaging(tensors_.at(tensor));
     if (tensors_.at(tensor).idle()) tensors_.Remove(tensor);

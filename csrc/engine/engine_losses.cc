@@ -10,6 +10,7 @@ namespace byteps_like {
 namespace {
 
 constexpr size_t kMostRetired = 64u << 20;  // bytes of results that are kept of tensors which are no more
+constexpr size_t kMostRecords = 1u << 16;
 constexpr const char* kTwoWay = "twoway ";  // codecs whose servers keep an error feedback
 
 // All ranks find the same, and of the keys of one shard each other shard gets as many.
@@ -41,6 +42,7 @@ std::vector<Part*> Engine::AllParts() const {
   std::vector<Part*> all;
   for (const DeclaredTensor& tensor : tensors_.all())
     for (const auto& part : tensor.parts) {
+      if (part->retired) continue;
       all.push_back(part.get());
       if (part->coding != nullptr && part->coding->prelude) all.push_back(part->coding->prelude.get());
     }
@@ -76,26 +78,30 @@ Channel& Engine::HomeOf(uint64_t key) {
   return *best;
 }
 
-// It is retired. Who lacks its last result can ask nobody else.
+// It is retired. Who lacks its last result can ask nobody else; of the oldest, what is left is word that it was there.
 void Engine::KeepForOthers(Part& part) {
-  if (part.coding != nullptr && part.coding->prelude && part.coding->part == &part)
+  if (part.coding != nullptr && part.coding->part == &part && part.coding->prelude)
     KeepForOthers(*part.coding->prelude);
-  if (!part.held) return;
   auto kept = std::make_unique<Part>();
   kept->key = part.key;
+  kept->bytes = part.bytes;
   kept->round = part.round;
   kept->channel = part.channel;
+  kept->absent = part.absent;
+  kept->homing = part.homing;
   kept->held = std::move(part.held);
   kept->absences = part.absences;
-  retired_bytes_ += part.bytes;
-  kept->bytes = part.bytes;
+  kept->channel->KeepFor(*kept);
+  part.retired = true;
+  retired_bytes_ += kept->bytes;
   retired_.push_back(std::move(kept));
-  while (retired_bytes_ > kMostRetired) {
-    Part& oldest = *retired_.front();
-    retired_bytes_ -= oldest.bytes;
-    oldest.channel->Release(oldest);
-    retired_.pop_front();
+  for (size_t i = 0; retired_bytes_ > kMostRetired && i + 1 < retired_.size(); ++i) {
+    retired_bytes_ -= std::exchange(retired_[i]->bytes, 0);
+    if (retired_[i]->held) retired_[i]->channel->LetGoOf(*retired_[i]);
   }
+  if (retired_.size() <= kMostRecords) return;
+  retired_.front()->channel->Release(*retired_.front());
+  retired_.pop_front();
 }
 
 }  // namespace byteps_like

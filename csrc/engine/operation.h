@@ -90,6 +90,7 @@ struct Part {
   bool begun = false;             // its first frame went out
   bool resuming = false;          // waits for kResumed on a new link
   bool streamed = false;          // its bytes go over the link: not by reference
+  bool retired = false;
   Homing homing = Homing::kDone;
   std::unique_ptr<HeldResult> held;  // nullptr: none is
   Bounce bounce;  // the shared memory by way of which it goes; none: its own is shared, or it is streamed

@@ -103,8 +103,8 @@ inline constexpr uint32_t kMostLists = 1024;      // of ids, of a table and a li
 inline constexpr uint32_t kRange = 0xFFFFFFFF;    // in place of a list's number: ids from one to another
 inline constexpr uint32_t kUnknown = 0xFFFFFFFF;  // version of a row that a reader doesn't have
 
-// Of an ADOPT: the rank has the result of the round before; it waits for that round.
-enum Adopting : uint32_t { kHoldsResult = 1, kWaits = 2 };
+// Of an ADOPT: the rank has the result of the round before; it waits for that round; it is absent from its rounds.
+enum Adopting : uint32_t { kHoldsResult = 1, kWaits = 2, kBroughtNothing = 4 };
 // How the round of an ADOPTED comes about: by contributions, or there is a result, which another rank has.
 enum Adopted : uint32_t { kIsSummed = 0, kIsTaken = 1 };
 

@@ -21,6 +21,7 @@ void Adoptions::OnAdopt(uint32_t rank, const Header& header) {
     word.said = true;
     word.next = header.round;
     word.holds = (header.aux & kHoldsResult) != 0;
+    word.absent = (header.aux & kBroughtNothing) != 0;
     if (!adoption.settled) return SettleIfHeard(header.key, adoption);
   }
   if (adoption.settled) Tell(header.key, adoption, rank);
@@ -40,6 +41,7 @@ void Adoptions::Settle(uint64_t key, Adoption& adoption) {
   std::vector<uint32_t> here;
   for (uint32_t rank = 0; rank < ranks_; ++rank)
     if (host_.IsHere(rank)) here.push_back(rank);
+  if (here.empty()) return;
   const auto next = [&](uint32_t rank) { return adoption.words[rank].next; };
   // Rounds wrap, and are close to one another.
   const auto less = [&](uint32_t one, uint32_t other) { return static_cast<int32_t>(next(one) - next(other)) < 0; };
@@ -54,7 +56,9 @@ void Adoptions::Settle(uint64_t key, Adoption& adoption) {
                                     ": the ranks have used this name in different numbers "
                                     "of rounds"));
   adoption.settled = true;
-  adoption.answers_late = adoption.newest != oldest && !Holder(adoption);
+  adoption.sums_anew = adoption.answers_late = adoption.newest != oldest && !Holder(adoption);
+  const auto has_lost = [&](uint32_t rank) { return next(rank) == adoption.newest && !adoption.words[rank].absent; };
+  if (adoption.sums_anew && std::ranges::any_of(here, has_lost)) return FailAsLost(key, oldest);
   adoption.from = adoption.answers_late ? oldest : adoption.newest;
   for (const uint32_t rank : here) Tell(key, adoption, rank);
 }
@@ -67,7 +71,7 @@ void Adoptions::Tell(uint64_t key, const Adoption& adoption, uint32_t rank) {
   header.type = FrameType::kAdopted;
   header.key = key;
   header.round = next;
-  header.aux = next == adoption.from ? kIsSummed : kIsTaken;
+  header.aux = next == adoption.newest || adoption.sums_anew ? kIsSummed : kIsTaken;
   host_.Answer(rank, header);
 }
 
@@ -105,6 +109,10 @@ std::optional<uint32_t> Adoptions::Holder(const Adoption& adoption) const {
 void Adoptions::OnTake(uint32_t rank, const Header& header) {
   const auto found = adoptions_.find(header.key);
   if (found == adoptions_.end() || !found->second.settled) return;
+  const Adoption& adoption = found->second;
+  const uint32_t next = adoption.words[rank].next;
+  if (header.round != next || next == adoption.newest || adoption.sums_anew || header.offset > kMaxPartition)
+    return host_.Refuse(rank, "it wants a result that it is to sum, or has");
   Taking& taking = takings_[{header.key, rank}];
   taking = {.round = header.round, .at = header.offset};
   AskGiver(header.key, rank, taking);
@@ -112,10 +120,7 @@ void Adoptions::OnTake(uint32_t rank, const Header& header) {
 
 void Adoptions::AskGiver(uint64_t key, uint32_t taker, Taking& taking) {
   const auto giver = Holder(adoptions_.at(key));
-  if (!giver)
-    return host_.FailAdoption(key, Status(Code::kPeerLost, "the result of round " + std::to_string(taking.round) +
-                                                               " is lost: the server that had it has died, and all "
-                                                               "ranks that had got it have, too"));
+  if (!giver) return FailAsLost(key, taking.round);
   taking.giver = *giver;
   Header header;
   header.type = FrameType::kTake;
@@ -126,17 +131,26 @@ void Adoptions::AskGiver(uint64_t key, uint32_t taker, Taking& taking) {
   host_.Answer(*giver, header);
 }
 
+void Adoptions::FailAsLost(uint64_t key, uint32_t round) {
+  host_.FailAdoption(key, Status(Code::kPeerLost, "the result of round " + std::to_string(round) +
+                                                      " is lost: its server is gone, and so is what the ranks had that "
+                                                      "had got it"));
+}
+
 void Adoptions::OnGive(uint32_t rank, const Header& header, const std::byte* payload) {
   const auto found = takings_.find({header.key, header.root});
   if (found == takings_.end() || found->second.giver != rank || found->second.round != header.round) return;
   Taking& taking = found->second;
+  const uint64_t end = header.offset + header.length;
   const bool is_word = header.length == 0 && header.offset == header.total && taking.at >= header.total;
-  if (header.offset != taking.at && !is_word) return;  // asked for before
-  taking.at = header.offset + header.length;
-  const uint32_t taker = header.root;
-  const bool over = taking.at == header.total;
-  if (over) takings_.erase(found);
-  host_.Answer(taker, header, {reinterpret_cast<const char*>(payload), header.length});
+  const bool is_next = header.offset <= taking.at && taking.at < end;
+  if (!is_word && !is_next) return;  // asked for before
+  Header rest = header;
+  rest.offset = is_word ? header.offset : taking.at;
+  const size_t known = rest.offset - header.offset;
+  taking.at = end;
+  if (end == header.total) takings_.erase(found);
+  host_.Answer(header.root, rest, {reinterpret_cast<const char*>(payload) + known, header.length - known});
 }
 
 void Adoptions::OnContributors(uint32_t rank, const Header& header) {

@@ -3,7 +3,8 @@
 // have begun its round, for which they need the one before.
 //
 // Where all have the same, the key goes on with the next round. Else those that lack the newest result get it from a
-// rank that has it, by way of this shard, or, where nobody has, sum it anew. On the shard's thread; pure.
+// rank that has it, by way of this shard, or, where only absent ranks are beyond it, sum it anew. On the shard's
+// thread; pure.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +25,10 @@ namespace byteps_like {
 class AdoptionHost {
  public:
   virtual void Answer(uint32_t rank, Header header,
-                      std::string payload = {}) = 0;               // a frame for its link, if it has one
-  virtual void FailAdoption(uint64_t key, const Status& why) = 0;  // ends the job
-  virtual bool IsHere(uint32_t rank) const = 0;                    // has neither left nor died
+                      std::string payload = {}) = 0;                // a frame for its link, if it has one
+  virtual void Refuse(uint32_t rank, const std::string& what) = 0;  // it has broken the protocol
+  virtual void FailAdoption(uint64_t key, const Status& why) = 0;   // ends the job
+  virtual bool IsHere(uint32_t rank) const = 0;                     // has neither left nor died
 
  protected:
   ~AdoptionHost() = default;
@@ -44,6 +46,9 @@ class Adoptions {
   void OnGive(uint32_t rank, const Header& header, const std::byte* payload);
   void OnContributors(uint32_t rank, const Header& header);
   void OnGone(uint32_t rank);
+  void Forget(uint64_t key) { adoptions_.erase(key); }  // it is over
+  size_t size() const { return adoptions_.size(); }
+  bool Knows(uint64_t key) const { return adoptions_.contains(key); }
   void OnBack(uint32_t rank);
 
   // The round with which the key begins here: 0 unless it was adopted. nullopt: ranks have yet to be heard.
@@ -62,7 +67,7 @@ class Adoptions {
 
  private:
   struct Word {
-    bool said = false, holds = false, waits = false;
+    bool said = false, holds = false, waits = false, absent = false;
     uint32_t next = 0;  // round
   };
   struct Adoption {
@@ -70,7 +75,8 @@ class Adoptions {
     Deadline since{};         // that somebody waits
     bool settled = false;
     uint32_t from = 0, newest = 0;  // rounds: with which the key goes on, and the latest `next`
-    bool answers_late = false;      // ranks at `newest` are answered when round `from` has begun
+    bool sums_anew = false;         // the round that some have the result of, but can't give it
+    bool answers_late = false;      // those ranks are answered when it has begun
   };
   struct Taking {
     uint32_t giver = 0, round = 0;
@@ -81,6 +87,7 @@ class Adoptions {
   void Settle(uint64_t key, Adoption& adoption);
   void Tell(uint64_t key, const Adoption& adoption, uint32_t rank);
   std::optional<uint32_t> Holder(const Adoption& adoption) const;
+  void FailAsLost(uint64_t key, uint32_t round);
   void AskGiver(uint64_t key, uint32_t taker, Taking& taking);
 
   AdoptionHost& host_;

@@ -71,8 +71,8 @@ class SchedulerService:
         self._loop = asyncio.get_running_loop()
         self._boxes: dict[str, Mailbox] = {}
         self._followed = 0
-        self._servers_lost = 0
         """The number of the view that the tables below follow."""
+        self._servers_lost = 0
         self._declarations: Declarations | None = None
         self._meetings = Meetings()
         self._partition_bytes = 0
@@ -147,7 +147,7 @@ class SchedulerService:
             seat = self.membership.join(claim, self._loop.time())
         except TooEarlyError:
             self._drop_box(claim.id)
-            raise NotAnsweredError("members of the scheduler before have yet to come back") from None
+            raise NotAnsweredError("it is not known yet whether there is a place") from None
         except BytePSLikeError as error:
             log.warning("refused: %s", error)
             self._drop_box(claim.id)
@@ -403,6 +403,8 @@ class SchedulerService:
         weights = list(self._weights) or [float(max(server.shards, 1)) for server in view.servers]
         for rank in lost:
             weights[rank] = 0.0
+        if not any(weights):  # those that are left had none
+            weights = [float(rank not in lost) for rank in range(len(weights))]
         return Placer.of(view, self._partition_bytes, weights)
 
     def _judge_losses(self) -> None:
@@ -503,7 +505,7 @@ class SchedulerService:
         if epoch.can_lose_workers:
             table.leave_out(epoch.gone())
         lost = len(epoch.lost_servers())
-        if lost != self._servers_lost:
+        if lost != self._servers_lost and self.membership.state is JobState.RUNNING:
             self._servers_lost = lost
             table.place_by(self._placer())
 

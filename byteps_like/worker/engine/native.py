@@ -146,7 +146,7 @@ class NativeWorker(Stands):
             kernel_queue_bytes=config.kernel_queue_bytes,
             codec_threads=config.codec_threads,
             local_workers=self.local_size,
-            outlives_servers=view.finishes_sums,
+            outlives_servers=view.finishes_sums and len(view.servers) > 1,
         )
         self._events = threading.Thread(target=self._pump_events, name="byteps_like-events", daemon=True)
         self._events.start()

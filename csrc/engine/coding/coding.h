@@ -64,11 +64,15 @@ struct Coding {
   const PooledBuffer& landing() const { return merges() ? result : payload; }  // where the result goes
 };
 
-// Where a part's result goes. Of an encoded one the length is not known yet: it may take all of it. Beside the
-// contribution where that may have to be brought once more, to another server.
+// Where a part's result is wanted. Of an encoded one the length is not known yet: it may take all of it.
+inline PooledBuffer PlaceOf(const Part& part) {
+  return part.encoded ? part.coding->landing() : PooledBuffer{part.address, part.total};
+}
+
+// Where it lands: there, or beside the contribution where that may have to be brought once more, to another server.
 inline PooledBuffer LandingOf(const Part& part) {
-  if (part.encoded) return part.coding->landing();
-  return {part.held ? part.held->Room(part.total) : part.address, part.total};
+  const PooledBuffer place = PlaceOf(part);
+  return part.held ? PooledBuffer{part.held->Room(place.bytes), place.bytes} : place;
 }
 
 }  // namespace byteps_like

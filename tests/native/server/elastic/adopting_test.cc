@@ -24,6 +24,7 @@ class Host final : public AdoptionHost {
   void Answer(uint32_t rank, Header header, std::string payload) override {
     told.push_back({rank, header, std::move(payload)});
   }
+  void Refuse(uint32_t, const std::string& what) override { refused = what; }
   void FailAdoption(uint64_t, const Status& why) override { failure = why; }
   bool IsHere(uint32_t rank) const override { return !gone.contains(rank); }
 
@@ -32,6 +33,7 @@ class Host final : public AdoptionHost {
   std::vector<Told> told;
   std::set<uint32_t> gone;
   Status failure;
+  std::string refused;
 };
 
 struct World {
@@ -154,6 +156,28 @@ TEST_CASE("adopting: a result goes from a rank that has it to those that lack it
   CHECK(world.host.told.empty());
 }
 
+TEST_CASE("adopting: of a longer segment than was expected, the rest goes on") {
+  World world(2);
+  world.Adopt(0, 4, 0);
+  world.Adopt(1, 5, kHoldsResult);
+  world.host.Take();
+  world.TakeFrom(0, 4, 2);
+  world.host.Take();
+  world.Give(1, 0, 4, 0, "abcdefgh", 8);
+  const auto given = world.host.Take();
+  REQUIRE(given.size() == 1);
+  CHECK(given[0].header.offset == 2);
+  CHECK(given[0].payload == "cdefgh");
+}
+
+TEST_CASE("adopting: who wants what it has, or is to sum, is refused") {
+  World world(2);
+  world.Adopt(0, 5, 0);
+  world.Adopt(1, 5, kHoldsResult);
+  world.TakeFrom(0, 5, 0);
+  CHECK(world.host.refused == "it wants a result that it is to sum, or has");
+}
+
 TEST_CASE("adopting: an absent rank takes only word that the round is over") {
   World world(2);
   world.Adopt(0, 4, 0);
@@ -171,7 +195,7 @@ TEST_CASE("adopting: an absent rank takes only word that the round is over") {
 TEST_CASE("adopting: a result that nobody has is summed anew, and those beyond it wait until it has begun") {
   World world(3);
   world.Adopt(0, 4, 0);
-  world.Adopt(1, 5, 0);
+  world.Adopt(1, 5, kBroughtNothing);
   world.Adopt(2, 4, 0);
   CheckAdopted(world.host.Take(), {{0, 4}, {2, 4}}, kIsSummed);
   CHECK(world.adoptions.FirstRound(kKey) == 4);
@@ -179,6 +203,8 @@ TEST_CASE("adopting: a result that nobody has is summed anew, and those beyond i
     CHECK(world.adoptions.Begun(kKey, 4) == std::vector<uint32_t>{1});
     CheckAdopted(world.host.Take(), {{1, 5}}, kIsSummed);
     CHECK(world.adoptions.Begun(kKey, 5).empty());
+    world.Adopt(2, 4, kWaits);  // over another link
+    CheckAdopted(world.host.Take(), {{2, 4}}, kIsSummed);
   }
   SUBCASE("those that were to bring it die") {
     world.Go(0);
@@ -196,6 +222,11 @@ TEST_CASE("adopting: a result that is lost with all that had it ends the job, an
     world.Adopt(1, 5, kHoldsResult);
     world.TakeFrom(0, 4, 0);
     world.Go(1);
+    CHECK(world.host.failure.code() == Code::kPeerLost);
+  }
+  SUBCASE("lost by a rank that brought something") {
+    world.Adopt(0, 4, 0);
+    world.Adopt(1, 5, 0);
     CHECK(world.host.failure.code() == Code::kPeerLost);
   }
   SUBCASE("apart") {
