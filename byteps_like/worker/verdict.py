@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 
 from byteps_like.errors import BytePSLikeError, from_code
@@ -21,7 +22,8 @@ class Verdict:
 
     def __init__(self, who: Stands, name_keys: Callable[[str], str]) -> None:
         self.error: BytePSLikeError | None = None
-        self._who, self._name_keys = who, name_keys
+        self._who: Stands = weakref.proxy(who)  # it has this verdict
+        self._name_keys = name_keys
         self._lock = threading.Lock()
         self._told = threading.Event()
 

@@ -121,6 +121,14 @@ class ControlClient:
         with self._lock:
             self._left = True
             session = self._session
+        try:
+            self._take_leave(session, returning)
+        finally:
+            with self._lock:  # who is told of a job keeps it in memory
+                self._callbacks.clear()
+                self._stats_source = dict
+
+    def _take_leave(self, session: Session | None, returning: bool) -> None:
         if session is None or session.closed:
             return
         if is_returning():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable
 
@@ -27,6 +28,7 @@ def rejoin(meanwhile: Callable[[], None]) -> None:
     with returning():
         suspend()
         meanwhile()
+        gc.collect()  # worlds before are in cycles, with threads, sockets, and buffers as large as the model
         for attempt in range(_ATTEMPTS):
             try:
                 init(config=config)

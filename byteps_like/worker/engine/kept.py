@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -62,9 +63,16 @@ class KeptTensors:
     """Those of one worker. Thread-safe."""
 
     def __init__(self, worker: KeepsByEngine) -> None:
-        self._worker = worker
+        """`worker` has them."""
+        self._of = weakref.ref(worker)
         self._specs: dict[int, KeepSpec] = {}  # by tensor id
         self._lock = threading.Lock()
+
+    @property
+    def _worker(self) -> KeepsByEngine:
+        worker = self._of()
+        assert worker is not None, "whoever calls has it"
+        return worker
 
     def keep(self, declared: Declared, spec: KeepSpec, initial: int) -> KeptTensor:
         """See worker.keeping.Keeps."""

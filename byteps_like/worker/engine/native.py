@@ -442,6 +442,7 @@ class NativeWorker(Stands):
         # A thread that comes back from the core while the interpreter ends would bring the whole process down.
         if threading.current_thread() is not self._events:
             self._events.join()
+        self._attending = []
 
     # --- waiting ---
 

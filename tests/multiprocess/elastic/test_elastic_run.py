@@ -68,6 +68,14 @@ def test_workers_are_started_on_hosts_that_a_script_finds(tmp_path: Path) -> Non
     assert [end["sizes"] for end in events(result, "end")] == [[1, 2]] * 2, result
 
 
+def test_worlds_that_were_left_keep_nothing_open() -> None:
+    script = SCRIPT.with_name("world_after_world.py")
+    result = run(["-n", "1", "-s", "1", "--max-workers", "1"], sys.executable, str(script))
+    assert result.returncode == 0, result
+    first, *_, last = events(result, "world")[1:]  # in the second world there is what is left of the first
+    assert last["fd"] <= first["fd"] + 6 and last["task"] <= first["task"] + 2, result.stdout
+
+
 def test_the_gpt_trains(tmp_path: Path) -> None:
     """The example, shortened."""
     script, out = ROOT / "examples" / "elastic" / "gpt.py", tmp_path / "result.json"
