@@ -368,3 +368,31 @@ class ElasticMembers(RuleBasedStateMachine):
 
 TestElasticMembers = ElasticMembers.TestCase
 TestElasticMembers.settings = settings(max_examples=80, stateful_step_count=40)
+
+
+def test_a_server_that_takes_the_place_of_one_that_died_is_let_in(job: Elastic) -> None:
+    """While the others run on, with another number of servers and other ranks than it was told."""
+    job.servers = 2
+    job.server("s1", 0)
+    job.server("s2", 1)
+    job.come("w1", "w2", "w3")
+    job.do("ready", "s1", 1)
+    job.do("ready", "s2", 1)
+    assert job.state is JobState.RUNNING
+    with pytest.raises(RefusedError, match="wants the rank of server 0"):
+        job.server("s3", 0)
+    job.do("broken", "s1")
+    with pytest.raises(TooEarlyError):
+        job.server("s3", 0)
+    job.die("s1")
+    job.again(*job.names("w1"))
+    job.do("ready", "s2", 2)
+    assert job.state is JobState.RUNNING and len(job.worlds("w101")[-1].servers) == 1
+    job.server("s3", 0)
+    assert job.events("w101", EventKind.JOINERS), "those who run hear of it"
+    with pytest.raises(RefusedError, match="is late"):
+        job.server("s4", 1)
+    job.again(*job.names("w101"))
+    job.do("ready", "s2", 3)
+    job.do("ready", "s3", 3)
+    assert len(job.worlds("w201")[-1].servers) == 2
