@@ -92,6 +92,7 @@ void Expected::Fill(std::span<std::byte> memory, uint32_t rank) const {
 size_t Expected::FirstWrong(std::span<const std::byte> memory, const std::vector<PartitionSpec>& parts,
                             const std::vector<Absence>& absences) const {
   const Op op = OpOf(plan, tensor, round);
+  if (plan.tensors[tensor].codec == kVotes) return memory.size() / SizeOf(TypeOf(plan, tensor));
   const bool coded = !plan.tensors[tensor].codec.empty();
   const uint32_t all = (1u << plan.workers) - 1;
   return WithType(TypeOf(plan, tensor), [&](auto zero) {

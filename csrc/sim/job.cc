@@ -427,11 +427,14 @@ void Job::OnArrived(const Wire& wire, bool back, std::span<const std::byte> byte
           bytes, [](std::span<const std::byte>) {},
           [&](const Header& header, std::span<const std::byte>) {
             history_.NoteFrame(world_.age(), to, header, from);
-            if (header.type == FrameType::kResult) OnResultArrived(back ? wire.accepted_by : wire.dialled_by, to);
+            if (header.type == FrameType::kResult)
+              OnResultArrived(back ? wire.accepted_by : wire.dialled_by, to, header);
           });
 }
 
-void Job::OnResultArrived(uint32_t from, uint32_t to) {
+void Job::OnResultArrived(uint32_t from, uint32_t to, const Header& result) {
+  const bool is_whole = result.offset + result.length == result.total;
+  if (is_whole && plan_.segment_bytes == kFineSegment) return;
   for (const Fault& fault : armed_)
     if (fault.process == from && fault.other == to && !is_dead(from)) Kill(from, true);
 }

@@ -92,7 +92,7 @@ class Job final : private Tap, private Board {
   bool IsEarly(const Fault& fault) const;
   void MeetIfAllAreHere();
   void GoOnWithout(uint32_t server);
-  void OnResultArrived(uint32_t from, uint32_t to);
+  void OnResultArrived(uint32_t from, uint32_t to, const Header& result);
   void LeaveOut(uint32_t rank);
   void LeaveOut(uint32_t rank, uint32_t server);
   std::optional<uint64_t> WireBetween(uint32_t one, uint32_t other);

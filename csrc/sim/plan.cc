@@ -111,6 +111,16 @@ Fault DrawDeath(Random& random, const Plan& plan, uint32_t process, uint32_t oth
   return death;
 }
 
+// So that results come in pieces, and take the place of what was to be summed if nothing prevents that.
+void CutFinely(Plan& plan) {
+  plan.segment_bytes = kFineSegment;
+  plan.partition_bytes = 32768;
+  for (TensorPlan& tensor : plan.tensors) {
+    tensor.elements = std::max(tensor.elements, uint32_t{20'000});
+    if (plan.workers <= kMostRanksOfCodecs) tensor = {DType::kFloat32, tensor.elements, kVotes};
+  }
+}
+
 // Drawn apart, so that other plans stay what they were. All workers but one may die, and all servers but one.
 void DrawDeaths(uint64_t seed, Plan& plan) {
   Random random(~seed);
@@ -131,6 +141,7 @@ void DrawDeaths(uint64_t seed, Plan& plan) {
     death.at *= kInTime;
     plan.rounds = std::max(plan.rounds, kEnoughRounds);
     if (!random.OneIn(3)) death.kind = FaultKind::kHalfway;
+    if (death.kind == FaultKind::kHalfway && random.OneIn(2)) CutFinely(plan);
     plan.faults.push_back(death);
   }
   std::ranges::sort(plan.faults, {}, &Fault::at);

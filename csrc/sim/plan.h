@@ -38,7 +38,7 @@ struct Fault {
 struct TensorPlan {
   DType dtype = DType::kInt64;
   uint32_t elements = 0;
-  std::string codec = "";  // of fp32, and exact for what members bring; "": none
+  std::string codec = "";  // of fp32, and exact for what members bring, but for kVotes; "": none
 };
 
 struct StorePlan {
@@ -50,6 +50,10 @@ struct StorePlan {
 struct RackPlan {
   std::vector<uint32_t> ranks;  // ascending
 };
+
+// A codec whose results take the place of payloads, and are not the sum.
+inline constexpr const char* kVotes = "onebit:block=64";
+inline constexpr size_t kFineSegment = 1024;  // of plans in which a server may die between two segments of a result
 
 struct Plan {
   uint64_t seed = 0;
