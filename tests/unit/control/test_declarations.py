@@ -194,3 +194,13 @@ def test_where_no_tensor_can_be_beside_another(spec: TensorSpec, why: str) -> No
     table.declare(0, [TensorSpec("x", DType.FLOAT32, (5000,))])
     with pytest.raises(InvalidArgumentError, match=why):
         table.declare(0, [spec])
+
+
+def test_new_tensors_go_to_servers_that_live_and_all_others_stay() -> None:
+    table = Declarations(view_of(range(3)), Placer([1, 1], 4096))
+    (before,) = table.declare(0, [TensorSpec("a", DType.FLOAT32, (5000,))])
+    assert {part.server for part in before.partitions} == {0, 1}
+    table.place_by(Placer([1, 1], 4096, [1.0, 0.0]))
+    (after,) = table.declare(0, [TensorSpec("b", DType.FLOAT32, (5000,))])
+    assert {part.server for part in after.partitions} == {0}
+    assert table.declare(1, [before.spec]) == [before]

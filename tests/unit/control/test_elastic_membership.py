@@ -396,3 +396,47 @@ def test_a_server_that_takes_the_place_of_one_that_died_is_let_in(job: Elastic) 
     job.do("ready", "s2", 3)
     job.do("ready", "s3", 3)
     assert len(job.worlds("w201")[-1].servers) == 2
+
+
+@pytest.fixture
+def served() -> Elastic:
+    """Three workers and two servers that run."""
+    job = Elastic()
+    job.servers = 2
+    job.server("s1")
+    job.server("s2")
+    job.come("w1", "w2", "w3")
+    job.do("ready", "s1", 1)
+    job.do("ready", "s2", 1)
+    return job
+
+
+@pytest.mark.parametrize("how", ["dies", "leaves"])
+def test_all_hear_which_server_is_gone_and_go_on(served: Elastic, how: str) -> None:
+    served.do("leave", "s2", False) if how == "leaves" else served.die("s2")
+    assert served.state is JobState.RUNNING
+    for id in ("w1", "w2", "w3", "s1"):
+        (lost,) = served.events(id, EventKind.LOST)
+        assert lost.servers == (1,) and lost.ranks == ()
+        assert "server 1 (" in lost.text
+
+
+def test_with_the_last_server_the_epoch_ends(served: Elastic) -> None:
+    served.die("s2")
+    served.die("s1")
+    assert "server 0 (" in str(served.failure("w1")) and served.state is JobState.FORMING
+
+
+def test_what_only_one_server_has_is_lost_with_it(served: Elastic) -> None:
+    assert served.membership.epoch is not None
+    served.membership.epoch.can_lose_servers = False  # tensors are kept
+    served.die("s2")
+    assert "server 1 (" in str(served.failure("w1"))
+
+
+def test_servers_that_are_left_get_the_first_ranks(served: Elastic) -> None:
+    served.die("s1")
+    served.again("w1", "w2", "w3")
+    served.do("ready", "s2", 2)
+    assert [server.rank for server in served.worlds("w101")[-1].servers] == [0]
+    assert served.state is JobState.RUNNING
