@@ -11,9 +11,9 @@ namespace byteps_like {
 namespace {
 
 constexpr auto kFirstPause = std::chrono::milliseconds(2);  // between tries to connect, doubled up to:
-constexpr double kUntilTold = 10;  // seconds until a scheduler that has just been replaced says that a server has died
 constexpr auto kOneTry = std::chrono::seconds(2);
 constexpr auto kLongestPause = std::chrono::milliseconds(100);
+constexpr double kUntilTold = 10;  // seconds until a scheduler that has just been replaced says that a server has died
 
 Clock::duration Seconds(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));

@@ -43,7 +43,6 @@ bool Channel::Release(Part& part) {
 
 void Channel::Adopt(Part& part, bool in_flight) {
   part.homing = Homing::kAsked;
-  part.told_owner = false;
   parts_.emplace(part.key, &part);
   if (in_flight) Enter(part);
   AskHome(part, in_flight);
@@ -123,6 +122,7 @@ void Channel::Hold(Part& part, const Header& result) {
   about.total = part.expected;
   about.offset = about.length = 0;
   if ((result.flags & kByReference) != 0) {
+    DropHeld(part);
     std::memcpy(part.held->Room(part.total), part.address, part.total);
   } else {
     std::memcpy(PlaceOf(part).data, part.held->data(), part.expected);

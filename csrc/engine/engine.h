@@ -294,7 +294,8 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
 
   std::vector<Part*> taken_;                   // the I/O thread's, like the members below
   std::deque<std::unique_ptr<Part>> retired_;  // what they hold others may lack, if a server dies
-  size_t retired_bytes_ = 0;
+  size_t first_held_ = 0;                      // the first of them that still holds something,
+  size_t retired_bytes_ = 0;                   // and what they all do
   BounceBuffers bounces_{regions_, context_.options.bounce_bytes};
   uint64_t order_ = 0;
   SilenceWatch silence_;

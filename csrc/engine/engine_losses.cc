@@ -95,12 +95,16 @@ void Engine::KeepForOthers(Part& part) {
   part.retired = true;
   retired_bytes_ += kept->bytes;
   retired_.push_back(std::move(kept));
-  for (size_t i = 0; retired_bytes_ > kMostRetired && i + 1 < retired_.size(); ++i) {
-    retired_bytes_ -= std::exchange(retired_[i]->bytes, 0);
-    if (retired_[i]->held) retired_[i]->channel->LetGoOf(*retired_[i]);
+  while (retired_bytes_ > kMostRetired && first_held_ + 1 < retired_.size()) {
+    Part& oldest = *retired_[first_held_++];
+    retired_bytes_ -= oldest.bytes;
+    oldest.channel->LetGoOf(oldest);
   }
   if (retired_.size() <= kMostRecords) return;
-  retired_.front()->channel->Release(*retired_.front());
+  Part& oldest = *retired_.front();
+  if (first_held_ == 0) retired_bytes_ -= oldest.bytes;
+  first_held_ -= first_held_ > 0;
+  oldest.channel->Release(oldest);
   retired_.pop_front();
 }
 
