@@ -135,7 +135,7 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink, private
   bool OnStoreFrame(Peer& peer, const Header& header, const std::byte* payload);
   bool NextStoreValue(Peer& peer, Outgoing& next);
   void CheckStoreStalls();
-  bool WarnOfStore(Peer& peer, const std::string& text);
+  bool WarnOfWait(Peer& peer, const std::string& text);
 
   // shard_push.cc: contributions in
   const ServerCodec* CodecOf(const Peer& peer, const Header& header) const;
@@ -226,7 +226,6 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink, private
   std::unordered_map<uint64_t, std::unique_ptr<Key>> keys_;
   ShardStore store_{*this, memory_};
   Adoptions adoptions_{*this};
-  uint32_t adoption_warnings_ = 0;            // of the present wait
   std::optional<double> store_call_;          // when it is called, at the latest
   std::unordered_set<uint64_t> given_up_;     // keys whose last round was given up: late contributions are ignored
   std::vector<std::unique_ptr<Peer>> peers_;  // by seat
@@ -291,9 +290,9 @@ struct Shard::Peer {  // one worker, or shard of an aggregator, and its link
   std::priority_queue<Sendable> results;
   std::deque<std::pair<Header, std::string>> control;  // frames that go first, in order
   size_t control_under_way = 0;                        // so many at the front are on their way
-  bool left = false;        // said goodbye, or died: will not contribute to anything any more
-  bool warned = false;      // in this check for stalls
-  double store_warned = 0;  // when it was last told what it waits for at a store key
+  bool left = false;     // said goodbye, or died: will not contribute to anything any more
+  bool warned = false;   // in this check for stalls
+  double wait_told = 0;  // when it was last told what it waits for at a store key, or one that is adopted
 };
 
 }  // namespace byteps_like

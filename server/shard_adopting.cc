@@ -54,23 +54,18 @@ void Shard::ExcuseThoseBeyond(Key& key, Round& round) {
   }
 }
 
-// Repeated every so often, so that waiting ranks know that this server is alive.
 void Shard::CheckAdoptions() {
   const auto wait = adoptions_.LongestWait();
-  const double age = wait ? std::chrono::duration<double>(Clock::now() - wait->since).count() : 0;
-  const auto warnings = static_cast<uint32_t>(age / world_.stall_warning);
-  const bool is_new = warnings > adoption_warnings_;
-  adoption_warnings_ = warnings;
-  if (age < world_.stall_timeout && !is_new) return;
+  if (!wait) return;
+  const double age = std::chrono::duration<double>(Clock::now() - wait->since).count();
+  if (age < world_.stall_warning && age < world_.stall_timeout) return;
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, " for %.1f s", age);
   const std::string text = KeyText(wait->key) + ": " + wait->text + seconds;
   if (age >= world_.stall_timeout) return FailOnLoop(Code::kStalled, text);
-  for (const uint32_t rank : wait->waiting) {
-    Peer& peer = *peers_[rank];
-    if (peer.link && peer.control.empty()) SendText(peer, FrameType::kWarning, Code::kStalled, text);
-  }
-  options_.on_event(Code::kStalled, text, false);
+  bool news = false;
+  for (const uint32_t rank : wait->waiting) news = WarnOfWait(*peers_[rank], text) || news;
+  if (news) options_.on_event(Code::kStalled, text, false);
 }
 
 }  // namespace byteps_like

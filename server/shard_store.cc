@@ -113,15 +113,15 @@ void Shard::CheckStoreStalls() {
     char shown[32];
     std::snprintf(shown, sizeof shown, ", for %.1f s", seconds);
     if (seconds >= world_.stall_timeout) return FailOnLoop(Code::kStalled, wait.text + shown);
-    if (WarnOfStore(*peers_[wait.rank], wait.text + shown) && !std::exchange(news, true))
+    if (WarnOfWait(*peers_[wait.rank], wait.text + shown) && !std::exchange(news, true))
       options_.on_event(Code::kStalled, wait.text + shown, false);
   }
 }
 
 // Every so often, so that a waiting rank knows that this server is alive. False: it has been told, or reads nothing.
-bool Shard::WarnOfStore(Peer& peer, const std::string& text) {
-  if (Now() - peer.store_warned < world_.stall_warning || peer.link == nullptr || !peer.control.empty()) return false;
-  peer.store_warned = Now();
+bool Shard::WarnOfWait(Peer& peer, const std::string& text) {
+  if (Now() - peer.wait_told < world_.stall_warning || peer.link == nullptr || !peer.control.empty()) return false;
+  peer.wait_told = Now();
   SendText(peer, FrameType::kWarning, Code::kStalled, text);
   return true;
 }

@@ -112,7 +112,7 @@ void Channel::Install(std::unique_ptr<Stream> stream) {
   stream->LimitSilence(SilenceLimit(context_.options.stall_warning, context_.options.stall_timeout));
   link_ = MakeLink(context_.loop, std::move(stream), *this);
   for (const auto& [key, part] : parts_)
-    if (part->homing == Homing::kAsked) AskHome(*part, IsInFlight(*part));
+    if (part->adoption == AdoptionStage::kAsked) AskToAdopt(*part, IsInFlight(*part));
   for (Part* part : in_flight_) Resume(*part);
   kept_.OnNewLink();
   Announce();

@@ -17,9 +17,9 @@
 
 #include "csrc/base/thread.h"
 #include "csrc/base/trace.h"
-#include "csrc/engine/absences.h"
 #include "csrc/engine/engine_context.h"
 #include "csrc/engine/keeping/kept_keys.h"
+#include "csrc/engine/losses/absences.h"
 #include "csrc/engine/operation.h"
 
 namespace byteps_like {
@@ -134,7 +134,7 @@ class Channel : private LinkHandler {
   bool IsInFlight(const Part& part) const;
   void Hold(Part& part, const Header& result);
   Header About(const Part& part, FrameType type) const;
-  void AskHome(const Part& part, bool waits);
+  void AskToAdopt(const Part& part, bool waits);
   void AskForResult(Part& part);
   void OnAdopted(const Header& header);
   void OnTake(const Header& header);

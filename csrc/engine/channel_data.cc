@@ -54,8 +54,8 @@ void Channel::Enqueue(Part& part) {
   if (Tracing() && !told) TraceReady(part);
   const Operation* const operation = OperationOf(part);
   if (operation != nullptr && !operation->given_up.ok()) return Finish(part, operation->given_up);
-  if (part.homing == Homing::kTaking) return AskForResult(part);
-  if (part.homing == Homing::kAsked) return AskHome(part, true);
+  if (part.adoption == AdoptionStage::kTaking) return AskForResult(part);
+  if (part.adoption == AdoptionStage::kAsked) return AskToAdopt(part, true);
   Queue(part);
 }
 
@@ -86,7 +86,7 @@ void Channel::Queue(Part& part) {
 // After a new link: bytes sent over the old one may or may not have been counted.
 void Channel::Resume(Part& part) {
   if (!part.begun) return;
-  if (part.homing == Homing::kTaking) return AskForResult(part);
+  if (part.adoption == AdoptionStage::kTaking) return AskForResult(part);
   if (!part.streamed) {  // by reference, or absent: saying it again does no harm
     part.sent = 0;
     return Queue(part);
@@ -289,7 +289,7 @@ bool Channel::NextSegment(Part& part, Outgoing& next) {
 }
 
 void Channel::Grown(Part& part) {
-  if (!part.resuming && part.homing == Homing::kDone && Unsent(part) > 0) Queue(part);
+  if (!part.resuming && part.adoption == AdoptionStage::kOver && Unsent(part) > 0) Queue(part);
 }
 
 // Through memory that the server maps, where there is some.
@@ -442,7 +442,7 @@ Part* Channel::Awaited(const Header& header) {
 Part* Channel::Expected(const Header& header) {
   Part* const part = Awaited(header);
   if (part == nullptr || IsMisplaced(*part, header)) return nullptr;
-  if ((part->homing == Homing::kTaking) != (header.type == FrameType::kGive)) return nullptr;
+  if ((part->adoption == AdoptionStage::kTaking) != (header.type == FrameType::kGive)) return nullptr;
   if (part->absent && header.type == FrameType::kGive) return part;
   if (header.type == FrameType::kResumed || !part->encoded) return part->total == header.total ? part : nullptr;
   const bool fits = (header.flags & kEncoded) != 0 && header.total >= kPayloadHeader &&
@@ -575,12 +575,12 @@ void Channel::TakeOff(Part& part) {
 void Channel::Finish(Part& part, const Status& status) {
   TakeOff(part);
   LeaveBounce(part, status);
-  if (part.homing == Homing::kTaking) {
+  if (part.adoption == AdoptionStage::kTaking) {
     part.absences = absences_.TakeOfGiven(part.key);
   } else if (!absences_.empty()) {
     part.absences = absences_.Take(part.key, part.round);
   }
-  part.homing = Homing::kDone;
+  part.adoption = AdoptionStage::kOver;
   part.streamed = part.begun = part.queued = false;
   if (Tracing() && status.ok() && !part.absent) TraceStage(TraceKind::kReceived, part, part.traced.landed);
   ++part.round;

@@ -111,7 +111,7 @@ void Engine::Weigh(uint32_t tensor) {
       }
     }
     if (!astray) return;
-    for (Part* const part : AllParts()) BringHome(*part);
+    for (Part* const part : AllParts()) HaveAdopted(*part);
   });
 }
 
@@ -238,7 +238,7 @@ void Engine::Drain() {
   }
   for (Part* part : taken_) {
     // A prelude holds up the payload behind it, an absent rank those of others: before payloads of equal priority.
-    BringHome(*part);
+    HaveAdopted(*part);
     part->order = order_++ | ((part->key & kPreludeKey) != 0 || part->absent ? 0 : uint64_t{1} << 63);
     part->channel->Enqueue(*part);
   }

@@ -271,8 +271,8 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   void LeaveOnLoop(uint32_t server, const Status& why);
   bool KeepsAt(uint32_t server) const;
   std::vector<Part*> AllParts() const;
-  void BringHome(Part& part);
-  Channel& HomeOf(uint64_t key);
+  void HaveAdopted(Part& part);
+  Channel& AdopterOf(uint64_t key);
   void KeepForOthers(Part& part);
 
   EventLoop loop_;

@@ -10,9 +10,9 @@
 
 #include "csrc/base/dtype.h"
 #include "csrc/base/status.h"
-#include "csrc/engine/absences.h"
-#include "csrc/engine/adopting/held_result.h"
 #include "csrc/engine/bounce_buffers.h"
+#include "csrc/engine/losses/absences.h"
+#include "csrc/engine/losses/held_result.h"
 
 namespace byteps_like {
 
@@ -45,7 +45,7 @@ struct ShardNumber {
 
 // What a partition waits for, whose server has died, at the shard that adopts it: nothing (any more); word how it goes
 // on; the result of its round, which other ranks have.
-enum class Homing : uint8_t { kDone, kAsked, kTaking };
+enum class AdoptionStage : uint8_t { kOver, kAsked, kTaking };
 
 // In the keys of preludes, which are rounds of their own; never in those of tensors.
 inline constexpr uint64_t kPreludeKey = uint64_t{1} << 63;
@@ -91,7 +91,7 @@ struct Part {
   bool resuming = false;          // waits for kResumed on a new link
   bool streamed = false;          // its bytes go over the link: not by reference
   bool retired = false;
-  Homing homing = Homing::kDone;
+  AdoptionStage adoption = AdoptionStage::kOver;
   std::unique_ptr<HeldResult> held;  // nullptr: none is
   Bounce bounce;  // the shared memory by way of which it goes; none: its own is shared, or it is streamed
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "csrc/engine/absences.h"
+#include "csrc/engine/losses/absences.h"
 #include "csrc/engine/tensor_table.h"
 #include "csrc/sim/plan.h"
 

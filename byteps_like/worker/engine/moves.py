@@ -3,8 +3,7 @@
 The scheduler tells all workers of a move whenever it likes; they hear of it at different times. From then on a worker
 says with the tensor's pushes that it knows ("movable"), and the server says with the results of a round whether all
 ranks did: the same answer to everybody, without a message more. If they did, the next round is made at the new place,
-on all ranks alike. No sums are carried over: a round is made at one place, from its beginning to
-its end.
+on all ranks alike. No sums are carried over: a round is made at one place, from its beginning to its end.
 """
 
 from __future__ import annotations

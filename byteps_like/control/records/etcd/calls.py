@@ -28,7 +28,7 @@ _OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_http_proxy", 0),
 ]
-_PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+_PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _STALE_TOKEN, _BUSY = "invalid auth token", "too many requests"
 _REMEDIES = {
     "request is too large": "start etcd with --max-request-bytes=1572864, its default, or more",

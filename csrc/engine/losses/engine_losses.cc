@@ -32,8 +32,8 @@ void Engine::LeaveOnLoop(uint32_t server, const Status& why) {
   if (std::ranges::all_of(channels_, is_gone) || KeepsAt(server)) return FailOnLoop(why);
   for (auto& channel : channels_)
     if (channel->server() == server && !channel->left()) channel->Leave();
-  for (Part* const part : AllParts()) BringHome(*part);
-  for (const auto& part : retired_) BringHome(*part);
+  for (Part* const part : AllParts()) HaveAdopted(*part);
+  for (const auto& part : retired_) HaveAdopted(*part);
 }
 
 // With their preludes. Links may ask for the mutex, so it is not held while they are dealt with.
@@ -61,17 +61,17 @@ bool Engine::KeepsAt(uint32_t server) const {
   });
 }
 
-void Engine::BringHome(Part& part) {
+void Engine::HaveAdopted(Part& part) {
   Channel& old = *part.channel;
   if (!old.left()) return;
   const bool in_flight = old.Release(part);
-  part.channel = &HomeOf(part.key);
+  part.channel = &AdopterOf(part.key);
   context_.in_step.Place(old.index(), -int64_t{part.weight});
   context_.in_step.Place(part.channel->index(), part.weight);
   part.channel->Adopt(part, in_flight);
 }
 
-Channel& Engine::HomeOf(uint64_t key) {
+Channel& Engine::AdopterOf(uint64_t key) {
   Channel* best = nullptr;
   for (const auto& channel : channels_)
     if (!channel->left() && (best == nullptr || DrawnBy(key, *channel) > DrawnBy(key, *best))) best = channel.get();
@@ -88,7 +88,7 @@ void Engine::KeepForOthers(Part& part) {
   kept->round = part.round;
   kept->channel = part.channel;
   kept->absent = part.absent;
-  kept->homing = part.homing;
+  kept->adoption = part.adoption;
   kept->held = std::move(part.held);
   kept->absences = part.absences;
   kept->channel->KeepFor(*kept);

@@ -1,4 +1,4 @@
-#include "csrc/engine/adopting/held_result.h"
+#include "csrc/engine/losses/held_result.h"
 
 #include <memory>
 

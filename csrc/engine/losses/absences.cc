@@ -1,4 +1,4 @@
-#include "csrc/engine/absences.h"
+#include "csrc/engine/losses/absences.h"
 
 #include <algorithm>
 #include <utility>

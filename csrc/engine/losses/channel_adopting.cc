@@ -42,10 +42,10 @@ bool Channel::Release(Part& part) {
 // At the new one ------------------------------------------------------------------------------------------------------
 
 void Channel::Adopt(Part& part, bool in_flight) {
-  part.homing = Homing::kAsked;
+  part.adoption = AdoptionStage::kAsked;
   parts_.emplace(part.key, &part);
   if (in_flight) Enter(part);
-  AskHome(part, in_flight);
+  AskToAdopt(part, in_flight);
 }
 
 // What it says of a part that may not be in flight: nothing of a request.
@@ -66,7 +66,7 @@ void Channel::LetGoOf(Part& part) {
   part.held.reset();
 }
 
-void Channel::AskHome(const Part& part, bool waits) {
+void Channel::AskToAdopt(const Part& part, bool waits) {
   Header header = About(part, FrameType::kAdopt);
   const bool holds = part.held && part.held->Has(part.round - 1);
   header.aux = (holds ? uint32_t{kHoldsResult} : 0) | (waits ? uint32_t{kWaits} : 0) |
@@ -79,14 +79,14 @@ void Channel::OnAdopted(const Header& header) {
   const auto found = parts_.find(header.key);
   if (header.view != context_.options.credentials.view || found == parts_.end()) return;
   Part& part = *found->second;
-  if (part.homing != Homing::kAsked) return;  // said again over another link
+  if (part.adoption != AdoptionStage::kAsked) return;  // said again over another link
   if (header.round != part.round)
     return owner_.FailOnLoop(Status(Code::kCorrupt, name() + " goes on with round " + std::to_string(header.round) +
                                                         " of key " + std::to_string(part.key) + ", not " +
                                                         std::to_string(part.round)));
-  part.homing = header.aux == kIsTaken ? Homing::kTaking : Homing::kDone;
+  part.adoption = header.aux == kIsTaken ? AdoptionStage::kTaking : AdoptionStage::kOver;
   if (!IsInFlight(part)) return;
-  if (part.homing == Homing::kTaking) return AskForResult(part);
+  if (part.adoption == AdoptionStage::kTaking) return AskForResult(part);
   Queue(part);
 }
 
