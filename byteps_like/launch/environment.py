@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from byteps_like.launch.sweep import MARKER
+from byteps_like.launch.ending.sweep import MARKER
 
 _OF_ONE_PROCESS = {
     "BYTEPS_LIKE_SECRET",

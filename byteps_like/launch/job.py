@@ -18,18 +18,19 @@ from byteps_like.config import Config
 from byteps_like.control.hosts.address import join_address
 from byteps_like.control.records.sqlite import network_of
 from byteps_like.errors import SystemCallError
-from byteps_like.launch import environment, failure
+from byteps_like.launch import environment
 from byteps_like.launch.child import Child, ChildPart, Output
 from byteps_like.launch.display import Display
 from byteps_like.launch.elastic.crew import Crew
+from byteps_like.launch.ending import failure
+from byteps_like.launch.ending.stopping import Stopping, Why, steps_for
+from byteps_like.launch.ending.verdict import JobEnding, verdict
 from byteps_like.launch.hosts import gpus
 from byteps_like.launch.jobdir import JobDirectory
 from byteps_like.launch.monitor import Monitor
 from byteps_like.launch.options import RunOptions
 from byteps_like.launch.replacing import Replacing
 from byteps_like.launch.service import scheduler_command, server_command
-from byteps_like.launch.stopping import Stopping, Why, steps_for
-from byteps_like.launch.verdict import JobEnding, verdict
 
 READ_BYTES = 1 << 16
 LIVE_SECONDS = 0.1

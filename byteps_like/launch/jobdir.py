@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from byteps_like.control.calls import secret
-from byteps_like.launch import sweep
+from byteps_like.launch.ending import sweep
 
 _WATCHDOG_EXIT_SECONDS = 10.0
 _STALE_SECONDS = 60.0

@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from byteps_like.launch import failure
 from byteps_like.launch.attendant import Attendant
 from byteps_like.launch.chaos.growth import SETTLED, WATCHED, GrowthWatch
 from byteps_like.launch.chaos.ledger import StepLedger
 from byteps_like.launch.chaos.schedule import Disturbance, Violence
 from byteps_like.launch.child import Child, ChildPart
+from byteps_like.launch.ending import failure
 
 STANDSTILL = 60.0
 """Seconds without a new step after which a job counts as stuck."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from byteps_like.config import Config
 from byteps_like.control.hosts.address import join_address, own_host
 from byteps_like.errors import ConfigError
-from byteps_like.launch import failure
 from byteps_like.launch.child import Child, ChildPart
 from byteps_like.launch.elastic import remote
 from byteps_like.launch.elastic.discovery import Discovery
 from byteps_like.launch.elastic.slots import MOST_DEATHS, REST_SECONDS, Slots, WorkerSlot
+from byteps_like.launch.ending import failure
 
 HERE = "localhost"
 ASK_SECONDS = 1.0

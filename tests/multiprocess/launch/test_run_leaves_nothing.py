@@ -128,7 +128,7 @@ def test_who_only_knows_the_secret_of_a_job_does_not_end_with_it(launcher):
 
 def test_processes_of_others_in_the_same_session_are_spared(launcher):
     """A sweep takes what carries the job's mark and what descends from it, not what merely shares its session."""
-    from byteps_like.launch import sweep
+    from byteps_like.launch.ending import sweep
 
     directory = launcher.tmp / "job"
     directory.mkdir()

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from byteps_like.launch import failure
 from byteps_like.launch.child import ChildPart
+from byteps_like.launch.ending import failure
 from byteps_like.launch.lines import Tail
 
 PEER_LOST = """Traceback (most recent call last):

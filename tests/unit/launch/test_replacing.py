@@ -9,11 +9,11 @@ import pytest
 from byteps_like.launch.child import ChildPart
 from byteps_like.launch.elastic.crew import Crew, ElasticOptions
 from byteps_like.launch.elastic.slots import Slots
-from byteps_like.launch.failure import Failure
+from byteps_like.launch.ending.failure import Failure
+from byteps_like.launch.ending.stopping import Why
+from byteps_like.launch.ending.verdict import TIMEOUT_EXIT_CODE, JobEnding, verdict
 from byteps_like.launch.options import RunOptions
 from byteps_like.launch.replacing import DEATHS_SECONDS, Replacing
-from byteps_like.launch.stopping import Why
-from byteps_like.launch.verdict import TIMEOUT_EXIT_CODE, JobEnding, verdict
 
 SERVER, OTHER, SCHEDULER = ChildPart("server", 0), ChildPart("server", 1), ChildPart("scheduler", 0)
 

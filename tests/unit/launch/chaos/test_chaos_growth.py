@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 
 from byteps_like.launch.chaos.growth import SETTLED, WATCHED, GrowthWatch
 
 
+def touched(size: int) -> mmap.mmap:
+    """`size` bytes of memory of their own, not of the heap, which may keep what others gave back."""
+    memory = mmap.mmap(-1, size)
+    for page in range(0, size, mmap.PAGESIZE):
+        memory[page] = 1
+    return memory
+
+
 def test_what_comes_after_the_first_minutes_counts() -> None:
     watch, own = GrowthWatch(), os.getpid()
     watch.began(own, "worker 0", 0.0)
-    early = bytearray(os.urandom(1 << 20) * 8)
+    early = touched(8 << 20)
     watch.look([own], SETTLED - 1)
     assert not watch.is_known(own, SETTLED + WATCHED), "nothing was seen so far"
     watch.look([own], SETTLED)
     assert watch.found() == [] and not watch.is_known(own, SETTLED + WATCHED - 1)
-    late = bytearray(os.urandom(1 << 20) * 24)
+    late = touched(24 << 20)
     opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(7)]
     try:
         watch.look([own], SETTLED + WATCHED)

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from byteps_like.launch import failure
+from byteps_like.launch.ending import failure
+from byteps_like.launch.ending.stopping import Why
 from byteps_like.launch.options import RunOptions
-from byteps_like.launch.stopping import Why
 
 TIMEOUT_EXIT_CODE = 124
 
