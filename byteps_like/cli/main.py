@@ -18,6 +18,7 @@ COMMANDS = {
     "run": "byteps_like.cli.run",
     "scheduler": "byteps_like.cli.scheduler",
     "server": "byteps_like.cli.server",
+    "worker": "byteps_like.cli.worker",
     "status": "byteps_like.cli.status",
     "doctor": "byteps_like.cli.doctor",
     "config": "byteps_like.cli.config",

@@ -1,10 +1,14 @@
-"""`byteps-like server`: runs one summation server in the foreground."""
+"""`byteps-like server`: runs one summation server in the foreground, or has one leave its job."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import typer
+
+from byteps_like.cli import draining
+from byteps_like.config import Config
+from byteps_like.control.types import MemberRole
 
 app = typer.Typer(add_completion=False)
 _EPILOG = """
@@ -15,8 +19,9 @@ job and its secret (BYTEPS_LIKE_JOB, BYTEPS_LIKE_SECRET_FILE). The server waits 
 """
 
 
-@app.command(epilog=_EPILOG)
+@app.callback(epilog=_EPILOG, invoke_without_command=True)
 def server(
+    context: typer.Context,
     scheduler: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the job's scheduler.")] = None,
     job: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
     host: Annotated[str | None, typer.Option(help="Address at which workers reach this server.")] = None,
@@ -32,6 +37,8 @@ def server(
     ] = None,
 ) -> None:
     """Runs one summation server until its job has ended."""
+    if context.invoked_subcommand is not None:
+        return
     from byteps_like.server.process import run_server, server_config
 
     named = ",".join(imports) if imports else None
@@ -46,3 +53,23 @@ def server(
         tls="on" if tls else None,
     )
     raise typer.Exit(run_server(config))
+
+
+@app.command(epilog="[bold]Example[/bold]  byteps-like server drain 1 --scheduler node1:7077 --job digits")
+def drain(
+    rank: draining.Rank,
+    scheduler: draining.Scheduler = None,
+    job: draining.JobName = None,
+    tls: draining.Tls = False,
+    replace: draining.Replace = False,
+    timeout: draining.Timeout = 60.0,
+) -> None:
+    """Asks server N of a running elastic job to leave, and waits until it has.
+
+    Other servers take over what it sums: no call fails and no step is lost. Its process ends with exit code 0. The
+    environment gives scheduler, job and secret, as for byteps-like status.
+    """
+    from byteps_like.control.members.drains import DrainOrder
+
+    config = Config.from_env(scheduler=scheduler, job=job, tls="on" if tls else None)
+    raise typer.Exit(draining.drain(config, DrainOrder(MemberRole.SERVER, rank, replace=replace), timeout))

@@ -105,6 +105,7 @@ class EventKind(StrEnum):
     RECORD = "record"  # record a timeline: `text` is the order; none: end it
     LOST = "lost"  # members have died or left, and the epoch goes on without them: `ranks`, `servers`
     JOINERS = "joiners"  # others wait to join, and there is room for them
+    DRAIN = "drain"  # this member is to leave: a server now, a worker at its next commit
 
 
 @dataclass(frozen=True)
@@ -140,3 +141,5 @@ class WatchEvent:
     servers: tuple[int, ...] = ()
     epoch: int = 0
     """That has failed; 0: none has."""
+    replace: bool = False
+    """Another one may be started in place of who is to leave."""

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from byteps_like.control.calls.leaving import DRAINED, REPLACED
 from byteps_like.launch.lines import LineSplitter, Tail
 
 _PR_SET_PDEATHSIG = 1
@@ -82,6 +83,10 @@ class Child:
         self.stderr = Output(self, "stderr")
         self.exit_status: int | None = None
         """As in subprocess: the exit code, or minus the signal's number; None while it runs."""
+        self.drained = False
+        """It has left the job, as it was asked to; that is no failure: `exit_status` is 0."""
+        self.replace = False
+        """So that another one takes its place."""
         self.ended_at: float | None = None
         self.signalled: signal.Signals | None = None
         """The last signal that the launcher itself sent."""
@@ -94,7 +99,8 @@ class Child:
     def reap(self, now: float) -> None:
         """Records the end of the process; call it when `pidfd` is readable."""
         if self.running and (status := self.process.poll()) is not None:
-            self.exit_status = status
+            self.drained, self.replace = status in (DRAINED, REPLACED), status == REPLACED
+            self.exit_status = 0 if self.drained else status
             self.ended_at = now
 
     def signal(self, number: signal.Signals) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from byteps_like.control.calls.leaving import WANTED
 from byteps_like.launch.ending.sweep import MARKER
 
 _OF_ONE_PROCESS = {
@@ -52,6 +53,7 @@ def of_service(base: Mapping[str, str], shape: JobShape, role: str, rank: int) -
     environment = {name: value for name, value in base.items() if name not in _OF_ONE_PROCESS}
     environment |= {
         MARKER: str(shape.secret_file.parent),
+        WANTED: "1",
         "BYTEPS_LIKE_SECRET_FILE": str(shape.secret_file),
         "BYTEPS_LIKE_ROLE": role,
         "BYTEPS_LIKE_RANK": str(rank),

@@ -267,6 +267,8 @@ class Job:
         if child.part.role != "worker":
             if self._may_replace(child):
                 self._make_room(child)
+            elif child.drained and self._stopping is None:
+                self._display.note(f"byteps-like: {child.part} left, as it was asked to")
         elif self._crew is not None and self._stopping is None:
             self._leave_crew(self._crew, child)
 
@@ -278,16 +280,20 @@ class Job:
     def _may_replace(self, dead: Child) -> bool:
         """A service, while there is a job that can go on with another one, and if they don't die one after the other:
         the scheduler where its state is kept, a server where workers join the next world when it is gone."""
-        if not dead.exit_status or not self._workers or self._stopping is not None:
+        if not self._workers or self._stopping is not None:
             return False
+        if dead.replace:
+            self._replacing.left(dead.part)
+        if dead.replace or not dead.exit_status:
+            return dead.replace
         lasts = self._crew is not None if dead.part.role == "server" else bool(self._shape.scheduler_state)
         return lasts and self._replacing.died(dead.part, time.monotonic())
 
     def _make_room(self, dead: Child) -> None:
         then = "another one takes its place" if dead.part.role == "server" else "another one goes on where it stopped"
-        how = failure.in_words(dead.exit_status or 0)
+        how = "left, as it was asked to" if dead.drained else f"died ({failure.in_words(dead.exit_status or 0)})"
         name = "the scheduler" if dead.part.role == "scheduler" else str(dead.part)
-        self._display.note(f"byteps-like: {name} died ({how}); {then}")
+        self._display.note(f"byteps-like: {name} {how}; {then}")
         self._services.remove(dead)
         dead.close()
 

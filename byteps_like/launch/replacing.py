@@ -30,6 +30,10 @@ class Replacing:
         self._empty.append(part)
         return True
 
+    def left(self, part: ChildPart) -> None:
+        """It has left in order, for another one to take its place: it is empty from now on."""
+        self._empty.append(part)
+
     def due(self, held: Collection[ChildPart]) -> list[ChildPart]:
         """Those to start now: all empty places but the `held` ones. They are taken then."""
         found = [part for part in self._empty if part not in held]

@@ -33,6 +33,7 @@ from byteps_like.worker.api import (
     Answer,
     Attends,
     Declared,
+    Dismissal,
     Feedback,
     Handle,
     Meeting,
@@ -84,6 +85,10 @@ class Control(Protocol):
     @property
     def changes(self) -> int:
         """How often it was said that others wait to join."""
+
+    @property
+    def dismissal(self) -> Dismissal | None:
+        """That this worker was asked to leave, if it was."""
 
 
 @dataclass(frozen=True)
@@ -366,6 +371,10 @@ class PortableWorker(Stands):
     def changes(self) -> int:
         """See worker.api.HearsOfChanges."""
         return self._client.changes
+
+    def dismissal(self) -> Dismissal | None:
+        """See worker.api.HearsOfChanges."""
+        return self._client.dismissal
 
     def _on_control_event(self, event: WatchEvent) -> None:
         if event.kind in (EventKind.WARNING, EventKind.LOST):

@@ -17,6 +17,7 @@ import psutil
 from byteps_like import log as logs
 from byteps_like.config import Config
 from byteps_like.control.calls.client import ControlClient, decline
+from byteps_like.control.calls.leaving import exit_code
 from byteps_like.control.hosts.address import own_host
 from byteps_like.control.hosts.card import CardMeter, link_gbps, open_meter
 from byteps_like.control.hosts.member import own_member
@@ -182,6 +183,11 @@ class ServerProcess:
         """Leaves the job; `serve` returns soon after. Idempotent."""
         self._client.leave()
 
+    @property
+    def exit_code(self) -> int:
+        """Of a process that was nothing but this server, once it has left in order."""
+        return exit_code(self._client.dismissal)
+
     def _take_up(self, view: View) -> None:
         rank, settings = self._client.rank, view.settings
         self._admin.rank, self._admin.epoch = rank, view.number
@@ -250,7 +256,8 @@ def server_config(**given: Any) -> Config:
 
 
 def run_server(config: Config) -> int:
-    """Runs one server until its job has ended or SIGTERM or SIGINT comes; main thread only. The process's exit code.
+    """Runs one server until its job has ended, it is asked to leave, or SIGTERM or SIGINT comes; main thread only. The
+    process's exit code.
 
     Raises as ServerProcess.start does; the workers, who would wait for it, hear of that, too.
     """
@@ -277,4 +284,4 @@ def run_server(config: Config) -> int:
     done.wait()
     server.stop()
     thread.join()
-    return 1 if any(failures) else 0
+    return 1 if any(failures) else server.exit_code

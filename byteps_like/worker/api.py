@@ -196,6 +196,15 @@ class Meets(Protocol):
         """From here on `who` hears of it, on all ranks."""
 
 
+@dataclass(frozen=True)
+class Dismissal:
+    """A member was asked to leave its job in order."""
+
+    why: str
+    replace: bool = False
+    """Whoever has started it may start another one in its place."""
+
+
 @runtime_checkable
 class HearsOfChanges(Protocol):
     """A worker of a job that others may join while it runs."""
@@ -203,6 +212,9 @@ class HearsOfChanges(Protocol):
     def changes(self) -> int:
         """How often this rank has heard, in this world, that others wait to join, or that some have died without whom
         it goes on. Others hear of it a little earlier or later."""
+
+    def dismissal(self) -> Dismissal | None:
+        """That this worker is to leave, if it was asked to; `changes` has counted it."""
 
 
 @runtime_checkable

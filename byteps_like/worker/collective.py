@@ -21,6 +21,7 @@ from byteps_like.worker.api import (
     Answer,
     Attends,
     Declared,
+    Dismissal,
     Feedback,
     Handle,
     HearsOfChanges,
@@ -263,6 +264,10 @@ class CollectiveWorker(Stands):
     def changes(self) -> int:
         """See worker.api.HearsOfChanges."""
         return self._base.changes() if isinstance(self._base, HearsOfChanges) else 0
+
+    def dismissal(self) -> Dismissal | None:
+        """See worker.api.HearsOfChanges."""
+        return self._base.dismissal() if isinstance(self._base, HearsOfChanges) else None
 
     def places(self) -> Places:
         """See worker.api.Placed."""

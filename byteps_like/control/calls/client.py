@@ -19,12 +19,13 @@ from byteps_like.control.calls.secret import load
 from byteps_like.control.calls.session import Session
 from byteps_like.control.calls.status import JobStatus, status_from_wire
 from byteps_like.control.hosts.member import own_member
+from byteps_like.control.members.drains import DrainOrder, DrainProgress
 from byteps_like.control.members.seats import JoinClaim, Waiting
 from byteps_like.control.types import Member, MemberRole, View, WatchEvent
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.errors import BytePSLikeError, ConfigError, DeadlineError, NotInitializedError, ShutdownError
 from byteps_like.timeline.orders import RecordingOrder
-from byteps_like.worker.api import Answer, Declared, Meeting, TensorSpec
+from byteps_like.worker.api import Answer, Declared, Dismissal, Meeting, TensorSpec
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +106,11 @@ class ControlClient:
     def changes(self) -> int:
         """How often the scheduler has said that others wait to join this job, or have died."""
         return self._session.changes if self._session is not None else 0
+
+    @property
+    def dismissal(self) -> Dismissal | None:
+        """That this member was asked to leave, if it was."""
+        return self._session.dismissal if self._session is not None else None
 
     @property
     def error(self) -> BytePSLikeError | None:
@@ -319,6 +325,12 @@ def order_record(config: Config, order: RecordingOrder, timeout: float = 5.0) ->
     return control_loop().run(_order_record(config, order, timeout))
 
 
+def order_drain(config: Config, order: DrainOrder, timeout: float = 5.0) -> DrainProgress:
+    """Asks a member of a running elastic job to leave it, or how that stands. Raises RefusedError if there is no such
+    member, or the job can't do without, and as above."""
+    return control_loop().run(_order_drain(config, order, timeout))
+
+
 def decline(config: Config, error: Exception, timeout: float = 5.0) -> None:
     """This worker or server can't start: the workers, who would wait for it, are told why by the scheduler. Blocks up
     to `timeout` seconds; never raises what is wrong with the scheduler or the secret."""
@@ -343,6 +355,13 @@ async def _order_record(config: Config, order: RecordingOrder, timeout: float) -
     request = pb.RecordRequest(order=order.to_text())
     reply: pb.RecordReply = await one_call(config, load(config), "Record", request, timeout)
     return int(reply.members)
+
+
+async def _order_drain(config: Config, order: DrainOrder, timeout: float) -> DrainProgress:
+    from byteps_like.control.calls.ruler import one_call
+
+    reply: pb.DrainMemberReply = await one_call(config, load(config), "DrainMember", wire.drain_to_wire(order), timeout)
+    return wire.drained_from_wire(reply)
 
 
 async def _query_names(config: Config, tensors: Sequence[int], timeout: float) -> dict[int, str]:

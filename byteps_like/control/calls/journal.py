@@ -215,6 +215,7 @@ def _seat_to_record(seat: Seat, in_epoch: bool) -> pb.SeatRecord:
     return pb.SeatRecord(
         claim=wire.claim_to_wire(seat.claim), member=wire.member_to_wire(seat.member), state=seat.state.value,
         ready=seat.ready, in_epoch=in_epoch, has_deadline=seat.deadline is not None, returning=seat.returning,
+        drained=seat.drained, replaced=seat.replaced,
     )  # fmt: skip
 
 
@@ -223,7 +224,10 @@ def _seat_from_record(record: pb.SeatRecord) -> Seat:
     deadline = 0.0 if record.has_deadline else None
     claim, member = wire.claim_from_wire(record.claim), wire.member_from_wire(record.member)
     state = _state(SeatState, record.state, _SEAT)
-    return Seat(claim, member, 0.0, deadline, state, ready=record.ready, returning=record.returning)
+    return Seat(
+        claim, member, 0.0, deadline, state, ready=record.ready, returning=record.returning, drained=record.drained,
+        replaced=record.replaced,
+    )  # fmt: skip
 
 
 def _tensor_to_record(placed: PlacedTensor) -> pb.TensorRecord:

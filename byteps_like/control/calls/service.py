@@ -101,6 +101,7 @@ class SchedulerService:
             "Status": self.status,
             "Names": self.names,
             "Record": self.record,
+            "DrainMember": self.drain,
         }
         return {name: self._as_ruler(call) for name, call in calls.items()} | {"Watch": self.watch}
 
@@ -305,6 +306,12 @@ class SchedulerService:
         )
         self._after()
         return pb.RecordReply(members=len(present))
+
+    async def drain(self, request: pb.DrainMemberRequest) -> pb.DrainMemberReply:
+        """A member is to leave, or how that stands."""
+        progress = self.membership.drain(wire.drain_from_wire(request))
+        self._after()
+        return wire.drained_to_wire(progress)
 
     # --- inside ---
 

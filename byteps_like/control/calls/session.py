@@ -27,6 +27,7 @@ from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError, Re
 from byteps_like.timeline.clock import clock
 from byteps_like.timeline.orders import RecordingOrder, is_below
 from byteps_like.timeline.recorder import recorder
+from byteps_like.worker.api import Dismissal
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,9 @@ class Session:
         self.error: BytePSLikeError | None = None
         self.closed = False
         self.changes = 0
-        """How often it was said that others wait to join, or that some have died."""
+        """How often it was said that others wait to join, that some have died, or that this member is to leave."""
+        self.dismissal: Dismissal | None = None
+        """That this member was asked to leave."""
         self.waiting: tuple[Waiting, float] | None = None
         """What the rank waits for, and since when (time.monotonic) it has said so."""
         self._config, self._secret, self._claim, self._on_event, self._stats = config, secret, claim, on_event, stats
@@ -300,10 +303,20 @@ class Session:
             self._views.put_nowait(ShutdownError(event.text))
         elif event.kind is EventKind.JOINERS or (event.kind is EventKind.LOST and self._config.elastic):
             self.changes += 1
+        elif event.kind is EventKind.DRAIN:
+            self._take_dismissal(event)
         elif event.kind is EventKind.RECORD:
             self._record(event.text)
             return
         self._on_event(event)
+
+    def _take_dismissal(self, event: WatchEvent) -> None:
+        """A server leaves at once: others have what it had. A worker leaves when all of its world know."""
+        self.dismissal = Dismissal(event.text, event.replace)
+        if self._claim.member.role is MemberRole.SERVER:
+            self._views.put_nowait(ShutdownError(event.text))
+        else:
+            self.changes += 1
 
     def _record(self, order: str) -> None:
         """Records a timeline. Who counts steps ends it alone; a server a little later, with the last results."""

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from byteps_like.config_values import LARGEST_PARTITION, SMALLEST_PARTITION, parse
 from byteps_like.control import bounds
+from byteps_like.control.members.drains import DrainOrder, DrainProgress, DrainState
 from byteps_like.control.members.seats import JoinClaim, Waiting
 from byteps_like.control.types import Disagreement, EventKind, Member, MemberRole, Move, View, WatchEvent
 from byteps_like.control.v1 import scheduler_pb2 as pb
@@ -28,8 +29,16 @@ _KINDS = {
     EventKind.QUESTION: pb.Event.KIND_QUESTION,
     EventKind.LOST: pb.Event.KIND_LOST,
     EventKind.JOINERS: pb.Event.KIND_JOINERS,
+    EventKind.DRAIN: pb.Event.KIND_DRAIN,
 }
 _KIND_OF = {value: kind for kind, value in _KINDS.items()}
+_DRAINS = {
+    DrainState.FORMING: pb.DrainMemberReply.STATE_FORMING,
+    DrainState.ASKED: pb.DrainMemberReply.STATE_ASKED,
+    DrainState.LEFT: pb.DrainMemberReply.STATE_LEFT,
+    DrainState.LOST: pb.DrainMemberReply.STATE_LOST,
+}
+_DRAIN_OF = {value: state for state, value in _DRAINS.items()}
 
 
 def error_to_wire(error: BytePSLikeError) -> types.Error:
@@ -95,7 +104,7 @@ def to_watch(message: View | WatchEvent, ids: Sequence[str] = ()) -> pb.WatchMes
     moves = [move_to_wire(move) for move in message.moves]
     event = pb.Event(
         kind=_KINDS[message.kind], text=message.text, error=error, moves=moves, epoch=message.epoch,
-        ranks=message.ranks, servers=message.servers,
+        ranks=message.ranks, servers=message.servers, replace=message.replace,
     )  # fmt: skip
     if message.disagreement is not None:
         found = message.disagreement
@@ -115,7 +124,7 @@ def event_from_wire(message: pb.Event) -> WatchEvent:
     question = Question(asked.number, _places_from_wire(asked.places)) if message.HasField("question") else None
     kind = _KIND_OF.get(message.kind, EventKind.WARNING)
     ranks, servers = tuple(message.ranks), tuple(message.servers)
-    return WatchEvent(kind, message.text, error, moves, found, question, ranks, servers, message.epoch)
+    return WatchEvent(kind, message.text, error, moves, found, question, ranks, servers, message.epoch, message.replace)
 
 
 def move_to_wire(move: Move) -> pb.Move:
@@ -269,3 +278,25 @@ def _placement(tensor_id: int, partitions: Sequence[Partition]) -> pb.Placement:
 
 def _partitions(message: pb.Placement) -> tuple[Partition, ...]:
     return tuple(Partition(part.key, part.offset, part.nbytes, part.server, part.shard) for part in message.partitions)
+
+
+def drain_to_wire(order: DrainOrder) -> pb.DrainMemberRequest:
+    """Who is to leave."""
+    return pb.DrainMemberRequest(role=_ROLES[order.role], rank=order.rank, number=order.number, replace=order.replace)
+
+
+def drain_from_wire(message: pb.DrainMemberRequest) -> DrainOrder:
+    """Who is to leave. Raises InvalidArgumentError for a role that is unknown here."""
+    if message.role not in _ROLE_OF:
+        raise InvalidArgumentError(f"unknown role {message.role} of a member that is to leave")
+    return DrainOrder(_ROLE_OF[message.role], message.rank, message.number, message.replace)
+
+
+def drained_to_wire(progress: DrainProgress) -> pb.DrainMemberReply:
+    """How that stands."""
+    return pb.DrainMemberReply(state=_DRAINS[progress.state], number=progress.number, who=progress.who)
+
+
+def drained_from_wire(message: pb.DrainMemberReply) -> DrainProgress:
+    """How that stands; a state that is unknown here is one that lasts."""
+    return DrainProgress(_DRAIN_OF.get(message.state, DrainState.ASKED), message.number, message.who)

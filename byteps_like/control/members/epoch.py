@@ -9,6 +9,8 @@ from byteps_like.control.members.seats import JoinClaim, Seat, SeatState, descri
 from byteps_like.control.types import MemberRole, View
 from byteps_like.errors import BytePSLikeError, RefusedError
 
+_NOT_SERVING = (SeatState.LEAVING, SeatState.LEFT, SeatState.LOST)
+
 
 @dataclass
 class Epoch:
@@ -73,8 +75,8 @@ class Epoch:
         return [seat for seat in self.servers() if seat.state is SeatState.RUNNING]
 
     def lost_servers(self) -> list[Seat]:
-        """Servers that have left or died."""
-        return [seat for seat in self.servers() if seat.state in (SeatState.LEFT, SeatState.LOST)]
+        """Servers that have left, or are about to, or have died."""
+        return [seat for seat in self.servers() if seat.state in _NOT_SERVING]
 
     def left(self) -> list[Seat]:
         """Workers that have left in order."""

@@ -11,10 +11,20 @@ process (SIGSTOP), whose kernel keeps its connections, is never lost.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from byteps_like.control.members.diagnosis import STABLE_REPORTS, find_deadlock
+from byteps_like.control.members.drains import (
+    DrainOrder,
+    DrainProgress,
+    Drains,
+    DrainState,
+    check_server,
+    check_worker,
+    chosen,
+    progress_of,
+)
 from byteps_like.control.members.elasticity import WorldLimits
 from byteps_like.control.members.epoch import Epoch
 from byteps_like.control.members.forming import Forming, Terms, terms_after
@@ -108,6 +118,7 @@ class Membership:
         self._suspects: dict[str, Seat] = {}
         self._returning: dict[str, Seat] = {}
         """Workers of the newest epoch that have left it for the next one."""
+        self._drains = Drains()
         self._reported: BytePSLikeError | None = None
         self.linger = self.patience.after_end
         self._diagnosed = -DIAGNOSIS_SECONDS
@@ -148,6 +159,7 @@ class Membership:
                 self.forming.add(seat)
         if self.epoch is not None:
             self._tell_again(now)
+            self._tell_drained(self._seats.values())
         self._end_if_deserted(now)
         self._form_if_complete(now)
 
@@ -187,7 +199,7 @@ class Membership:
         self.touched.add(seat.id)
         self._seats[seat.id] = self._suspects[seat.id] = seat
         self.forming.add(seat)
-        self._take_back(claim, now)
+        self._take_back(claim, now, seat)
         if not seat.is_worker or self.forming.can_go_on():
             self._end_timer.stop()
         self._evict_excess()
@@ -201,12 +213,14 @@ class Membership:
         in_lobby = elastic and self.state is not JobState.FORMING
         return Seat(claim, member, now, None if in_lobby else now + claim.timeout, suspected=now, heard=now)
 
-    def _take_back(self, claim: JoinClaim, now: float, *, returning: bool = False) -> None:
-        """Who was in the newest epoch has come for the next, or, `returning`, will come once more; of anybody else
-        those who run are told."""
+    def _take_back(self, claim: JoinClaim, now: float, seat: Seat | None = None) -> None:
+        """Who was in the newest epoch has come for the next, by `seat`, or will come once more; of anybody else those
+        who run are told."""
         before = self.epoch.seats.get(claim.follows) if self.epoch is not None else None
         if before is not None:
-            self._expect_back(before, now, returning)
+            self._expect_back(before, now, returning=seat is None)
+            if seat is not None and before.drained:
+                self._drains.follow(before, seat)
         else:
             self._tell_of_joiners()
 
@@ -298,7 +312,7 @@ class Membership:
         was_running, was_over = seat.state is SeatState.RUNNING and seat.is_worker, seat.state is SeatState.OVER
         self._expect_back(seat, now, returning and (was_running or was_over) and self._is_elastic())
         if returning and seat.state is SeatState.WAITING:
-            self._take_back(seat.claim, now, returning=True)
+            self._take_back(seat.claim, now)
         self._become(seat, SeatState.LEFT)
         self._forget(seat, now)
         if was_running and self._current().take_leave() == 0:
@@ -308,6 +322,60 @@ class Membership:
             self._tell_of_joiners()
         else:
             self._form_if_complete(now)
+
+    def drain(self, order: DrainOrder) -> DrainProgress:
+        """Asks a member to leave in order, unless it was asked already: others take over from a server at once, a
+        worker leaves between two steps. Raises RefusedError if there is no such member, or the job can't do without.
+        """
+        if self.state is JobState.ENDED:
+            raise RefusedError(f"job {self.job!r} has ended", operation="drain")
+        if order.number:
+            return self._look_after(order)
+        if self.epoch is None or self.state is not JobState.RUNNING:
+            if (self.epoch is not None or self._seats) and not self._is_elastic():
+                self._refuse_to_drain()
+            return DrainProgress(DrainState.FORMING)
+        if not self._is_elastic():
+            self._refuse_to_drain()
+        seat = chosen(self.epoch, order)
+        if not seat.drained:
+            self._ask_to_leave(seat, order.replace)
+        return progress_of(seat, seat.member.number)
+
+    def _refuse_to_drain(self) -> None:
+        raise RefusedError(f"job {self.job!r} is not elastic: a member that leaves would end it", operation="drain")
+
+    def _look_after(self, order: DrainOrder) -> DrainProgress:
+        """What became of somebody who was asked, maybe by an earlier scheduler."""
+        seats = [*self._seats.values(), *(self.epoch.seats.values() if self.epoch is not None else ())]
+        found = next((seat for seat in seats if seat.member.number == order.number), None)
+        seat = self._drains.find(order.number) or found
+        if seat is not None:
+            return progress_of(seat, order.number)
+        if order.number <= self.last_member:
+            return DrainProgress(DrainState.LEFT, order.number, f"member {order.number}")
+        raise RefusedError(f"there has been no member {order.number}", operation="drain")
+
+    def _ask_to_leave(self, seat: Seat, replace: bool) -> None:
+        epoch = self._current()
+        if seat.is_worker:
+            check_worker(epoch, seat, len(self.forming.workers))
+        else:
+            check_server(epoch, seat)
+            self._become(seat, SeatState.LEAVING)
+            epoch.take_loss([seat])
+            self._tell_loss([seat], f"{describe(seat.member)} leaves, as it was asked to")
+        seat.drained, seat.replaced = True, replace
+        self.touched.add(seat.id)
+        self._drains.add(seat)
+        self._tell_drained([seat])
+
+    def _tell_drained(self, seats: Iterable[Seat]) -> None:
+        """Those of `seats` that were asked to leave, and are there."""
+        for seat in seats:
+            if seat.drained and seat.state in (SeatState.RUNNING, SeatState.LEAVING):
+                text = f"{describe(seat.member)} was asked to leave"
+                self._send([seat], WatchEvent(EventKind.DRAIN, text, replace=seat.replaced))
 
     def _part_with(self, server: Seat, now: float) -> None:
         """A server that leaves: others take over what it has, or the epoch ends."""
@@ -508,6 +576,7 @@ class Membership:
             self.state, epoch.started = JobState.RUNNING, now
             self._quiet_check.start(now + self._quiet())
             self._send(epoch.workers(), epoch.view)
+            self._tell_drained(epoch.workers())
             self._tell_of_joiners()
 
     def _current(self) -> Epoch:

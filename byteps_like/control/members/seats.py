@@ -28,6 +28,7 @@ class SeatState(StrEnum):
     WAITING = "waiting"  # for the next epoch to form
     RUNNING = "running"  # in the current epoch
     OVER = "over"  # its epoch has failed; it has not left yet
+    LEAVING = "leaving"  # a server that was asked to go, and from which others have taken over
     LEFT = "left"
     LOST = "lost"
 
@@ -67,6 +68,10 @@ class Seat:
     """It was a member of an earlier scheduler, and has yet to come back."""
     returning: bool = False
     """It has left, and will join again under another id."""
+    drained: bool = False
+    """It was asked to leave."""
+    replaced: bool = False
+    """So that another one takes its place."""
     ready: bool = False
     heard: float = 0.0
     quiet: bool = False

@@ -35,7 +35,7 @@ class SilenceWatch:
 
     def mark_silent(self, now: float) -> list[Seat]:
         """Those that have just become silent."""
-        silent = [seat for seat in self._audible if now - seat.heard >= self._limit]
+        silent = [seat for seat in self._audible if seat.heard + self._limit <= now]
         for seat in silent:
             seat.quiet = True
         return silent

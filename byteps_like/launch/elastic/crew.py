@@ -114,6 +114,10 @@ class Crew:
     def ended(self, child: Child, now: float) -> str:
         """A worker has ended; what is to be said of it, if anything."""
         slot = self._busy.pop(child.part.rank)
+        if child.drained:
+            self._slots.left(slot, child.replace)
+            then = "; another one takes its place" if child.replace else ""
+            return f"{child.part} left, as it was asked to{then}"
         if child.exit_status == 0:
             self._slots.close()
             return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -75,6 +76,14 @@ class Slots:
             slot.rests_until = now + REST_SECONDS
             slot.deaths.clear()
         return rests
+
+    def left(self, slot: WorkerSlot, replace: bool) -> None:
+        """Its worker has left, as it was asked to. Unless it is to be replaced there is one worker fewer from now on,
+        and nobody is started in this slot."""
+        slot.busy = False
+        if not replace:
+            self._most -= 1
+            slot.rests_until = math.inf
 
     def close(self) -> None:
         """Nobody is started any more: the job is done."""

@@ -7,7 +7,7 @@ Private: agreement, interrupts, rejoining, reporting, running, sampler, state, t
 """
 
 from byteps_like.errors import OperationError, TooFewWorkersError
-from byteps_like.torch.elastic.interrupts import HostsUpdatedInterrupt
+from byteps_like.torch.elastic.interrupts import DrainedExit, HostsUpdatedInterrupt
 from byteps_like.torch.elastic.reporting import Report, StepReport, report
 from byteps_like.torch.elastic.running import run
 from byteps_like.torch.elastic.sampler import ElasticSampler
@@ -27,6 +27,7 @@ HorovodInternalError = OperationError
 """Horovod's name for what an operation fails with."""
 
 __all__ = [
+    "DrainedExit",
     "ElasticSampler",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",

@@ -14,7 +14,7 @@ import torch
 
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.ops.differentiable import push_pull
-from byteps_like.worker.api import HearsOfChanges
+from byteps_like.worker.api import Dismissal, HearsOfChanges
 
 _NAME = "byteps_like.elastic.commit"
 
@@ -23,6 +23,12 @@ def changes() -> int:
     """How often this rank has heard, in this world, that the next one would have other members."""
     worker = _runtime.current().worker
     return worker.changes() if isinstance(worker, HearsOfChanges) else 0
+
+
+def dismissal() -> Dismissal | None:
+    """That this rank was asked to leave the job, if it was."""
+    worker = _runtime.current().worker
+    return worker.dismissal() if isinstance(worker, HearsOfChanges) else None
 
 
 def exchange(own: Sequence[int]) -> list[list[int]]:

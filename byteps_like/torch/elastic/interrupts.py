@@ -14,3 +14,11 @@ class HostsUpdatedInterrupt(RuntimeError):
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__("the hosts of the job have changed")
         self.skip_sync = skip_sync
+
+
+class DrainedExit(SystemExit):
+    """This worker has left its job between two steps, as it was asked to. The others go on.
+
+    Raised by `run`. Where nobody catches it the process ends with exit code 0, or one by which `byteps-like run` knows
+    what has happened.
+    """

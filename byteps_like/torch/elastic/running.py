@@ -7,16 +7,19 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
+from byteps_like.control.calls.leaving import exit_code
 from byteps_like.errors import (
     CapacityError,
     DeviceError,
     MismatchError,
     OperationError,
 )
-from byteps_like.torch.elastic.interrupts import HostsUpdatedInterrupt
+from byteps_like.torch.elastic.agreement import dismissal
+from byteps_like.torch.elastic.interrupts import DrainedExit, HostsUpdatedInterrupt
 from byteps_like.torch.elastic.rejoining import rejoin
 from byteps_like.torch.elastic.state import State
 from byteps_like.torch.job import runtime as _runtime
+from byteps_like.torch.job.membership import shutdown
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +47,8 @@ def run(train: Train[Any] | None = None, *, reset_limit: int | None = None) -> A
     First the state is synchronized: all ranks take that of rank 0. If an operation fails since a member was lost, the
     state of the last commit is restored; if `commit()` finds that others wait to join, the state stays. In both cases
     this process leaves, joins the next world, calls the state's reset callbacks, synchronizes the state and calls
-    `train` again, with the same arguments. Returns what `train` returns.
+    `train` again, with the same arguments. Returns what `train` returns. A worker that was asked to leave (`byteps-like
+    worker drain`) does so at the same place, and raises DrainedExit.
 
     Raises TooFewWorkersError if too few come to the next world; after `reset_limit` such changes, or five in a row
     without a commit between them, what would have been the next one's cause; at once what `train` raises else, mistakes
@@ -75,7 +79,11 @@ def run(train: Train[Any] | None = None, *, reset_limit: int | None = None) -> A
 
 
 def _go_on(state: State, cause: Exception) -> None:
-    """Into the next world."""
+    """Into the next world, or out of the job, if this worker was asked to leave."""
+    if (asked := dismissal()) is not None:
+        logger.info("rank %d leaves: %s", _runtime.rank(), asked.why)
+        shutdown()
+        raise DrainedExit(exit_code(asked))
     interrupted = isinstance(cause, HostsUpdatedInterrupt)
     logger.log(
         logging.INFO if interrupted else logging.WARNING,

@@ -30,6 +30,7 @@ from byteps_like.worker.api import (
     Answer,
     Attends,
     Declared,
+    Dismissal,
     Feedback,
     KernelsOf,
     Links,
@@ -510,6 +511,10 @@ class NativeWorker(Stands):
     def changes(self) -> int:
         """See worker.api.HearsOfChanges."""
         return self._client.changes
+
+    def dismissal(self) -> Dismissal | None:
+        """See worker.api.HearsOfChanges."""
+        return self._client.dismissal
 
     def _on_control_event(self, event: WatchEvent) -> None:
         if event.kind is EventKind.LOST:

@@ -12,6 +12,10 @@ from typing import Any
 
 import torch
 
+from byteps_like.control.calls.client import order_drain
+from byteps_like.control.members.drains import DrainOrder
+from byteps_like.control.types import MemberRole
+from byteps_like.torch.job import runtime
 from tests.fault.bodies import Seen, watch
 from tests.fault.store.store_bodies import digits
 
@@ -63,8 +67,23 @@ def sum_on(bps: Any, rank: int, size: int, victims: list[int]) -> dict[str, Any]
 
 
 def sum_without_servers(bps: Any, rank: int, size: int, deaths: dict[int, int]) -> str:
-    """Sums in every round, all in flight together, in arenas and in private memory; in rounds `deaths`, rank 0 kills
-    the server process of that id. All sums are those of all ranks. A checksum of all results."""
+    """See _sum_while; in rounds `deaths`, rank 0 kills the server process of that id."""
+    return _sum_while(bps, rank, size, lambda number: number in deaths and os.kill(deaths[number], signal.SIGKILL))
+
+
+def sum_while_servers_leave(bps: Any, rank: int, size: int, drains: dict[int, int]) -> str:
+    """See _sum_while; in rounds `drains`, rank 0 has the server of that rank leave."""
+
+    def disturb(number: int) -> None:
+        if number in drains:
+            order_drain(runtime.current().config, DrainOrder(MemberRole.SERVER, drains[number]))
+
+    return _sum_while(bps, rank, size, disturb)
+
+
+def _sum_while(bps: Any, rank: int, size: int, disturb: Callable[[int], Any]) -> str:
+    """Sums in every round, all in flight together, in arenas and in private memory, in the middle of which rank 0 does
+    something. All sums are those of all ranks. A checksum of all results."""
     digest = hashlib.sha256()
     private = [torch.empty(n) for n in _SIZES]
     shared = [bps.empty_shared(n) for n in _SIZES]
@@ -76,8 +95,8 @@ def sum_without_servers(bps: Any, rank: int, size: int, deaths: dict[int, int]) 
             for kind, some in (("private", private), ("shared", shared))
             for i, one in enumerate(some)
         ]
-        if rank == 0 and number in deaths:
-            os.kill(deaths[number], signal.SIGKILL)
+        if rank == 0:
+            disturb(number)
         for handle in handles:
             bps.synchronize(handle)
         expected = float(sum(other + number for other in range(size)))

@@ -1,4 +1,4 @@
-"""Servers of elastic jobs die in the middle of a step: others take over, and no sum is lost, or is another one."""
+"""Servers of elastic jobs die or leave in the middle of a step: others take over, no sum is lost, or is another one."""
 
 from __future__ import annotations
 
@@ -27,6 +27,16 @@ def test_every_sum_is_that_of_all(pool: Pool, transport: str, rounds: list[int])
         deaths = {number: cluster.processes[name].pid for number, name in zip(rounds, names, strict=True)}
         found = pool.run(cluster, bodies.sum_without_servers, deaths)
     assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("rounds", [[20], [20, 21]], ids=str)
+def test_servers_that_leave_cost_no_sum(pool: Pool, transport: str, rounds: list[int]) -> None:
+    with Processes(RANKS, 3, transport=transport, elastic=True) as cluster:
+        found = pool.run(cluster, bodies.sum_while_servers_leave, dict(zip(rounds, (2, 0), strict=False)))
+        codes = [cluster.processes[name].poll() for name in ("server", "server1", "server2")]
+    assert len(set(found)) == 1
+    assert codes.count(0) >= len(rounds), codes
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
 """An elastic training whose every step is a sum by servers and a commit. Prints JSON, a line per event.
 
 Passes over the data go on until `GOAL`, a list of sizes such as "3 2", are the last sizes that the world has had, and a
-pass has ended. The process with `VICTIM` kills itself in the middle of a step.
+pass has ended. The process with `VICTIM` kills itself in the middle of a step. Rank 0 of the first world gives the
+command `DRAIN`, such as "worker drain 1", to byteps-like.
 """
 
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -51,6 +54,8 @@ def train(state):
             model(features(numbers)).square().mean().backward()
             if "VICTIM" in os.environ and state.step == 3:
                 threading.Timer(0.002, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            if "DRAIN" in os.environ and bps.rank() == 0 and state.step == 3:
+                subprocess.Popen([sys.executable, "-m", "byteps_like", *os.environ["DRAIN"].split()])
             optimizer.step()
             sampler.record_batch(number, BATCH)
             state.step += 1

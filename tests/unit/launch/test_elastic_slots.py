@@ -184,3 +184,14 @@ def test_a_remote_worker_ends_with_its_launcher(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-m", remote.__name__, "sleep", "60"], stdin=subprocess.PIPE)
     process.communicate(remote.told({"BYTEPS_LIKE_SECRET_FILE": str(secret)}), timeout=20)
     assert process.returncode == 128 + 15
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_who_has_left_as_asked_is_replaced_only_if_that_was_asked_for(replace: bool) -> None:
+    slots = Slots(2)
+    slots.follow({"a": 2, "b": 1})
+    begin(slots)
+    slots.left(next(one for one in slots._slots.values() if one.number == 0), replace)
+    assert begin(slots, REST_SECONDS + 1) == ([(0, "a")] if replace else [])
+    slots.ended(next(one for one in slots._slots.values() if one.number == 1), 9.0)
+    assert begin(slots, 9.0) == [(1, "a")], "who dies is replaced, as before"

@@ -77,3 +77,11 @@ def test_the_end_of_an_elastic_job_in_words(ending: JobEnding, code: int, words:
     options = RunOptions(["true"], elastic=ElasticOptions(1, 2), timeout=5.0)
     assert verdict(ending, options, said.append) == code
     assert words in "\n".join(said) if words else not said
+
+
+def test_who_has_left_for_another_one_has_not_died() -> None:
+    replacing = Replacing(1)
+    for _ in range(5):
+        replacing.left(SERVER)
+        assert replacing.due(()) == [SERVER]
+    assert replacing.died(SERVER, 0.0)

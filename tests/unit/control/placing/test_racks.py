@@ -16,7 +16,7 @@ from byteps_like.control.types import EventKind, Member, MemberRole, View, Watch
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError, RefusedError
 from byteps_like.worker.api import TensorSpec
-from tests.unit.control.membership_world import Job, claim
+from tests.unit.control.members.membership_world import Job, claim
 
 
 def member(role: MemberRole, rank: int, rack: str, host: str = "", shards: int = 1, gbps: float = 0.0) -> Member:

@@ -1,13 +1,13 @@
 """The membership's rules, one by one, on a clock that stands still."""
 
 import pytest
-from membership_world import Job, claim
 
 from byteps_like.control.members.forming import Terms
 from byteps_like.control.members.membership import DIAGNOSIS_SECONDS, TooEarlyError
 from byteps_like.control.members.past import JobState
 from byteps_like.control.types import EventKind, MemberRole
 from byteps_like.errors import DeadlineError, MismatchError, PeerLostError, RefusedError, StalledError
+from tests.unit.control.members.membership_world import Job, claim
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from membership_world import Job
 
 from byteps_like.control.members.membership import TooEarlyError
 from byteps_like.control.members.past import JobState
 from byteps_like.control.members.seats import SeatState
 from byteps_like.control.types import EventKind, View
 from byteps_like.errors import BytePSLikeError, DeadlineError, MismatchError, RefusedError, TooFewWorkersError
+from tests.unit.control.members.membership_world import Job
 
 AGREED = {"partition_bytes": "4096", "elastic": "True", "min_workers": "2", "max_workers": "4"}
 ROOM = {**AGREED, "max_workers": "0"}

@@ -5,13 +5,13 @@ import contextlib
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from membership_world import INCARNATION, Job
 
 from byteps_like.control.members.membership import TooEarlyError
 from byteps_like.control.members.past import JobState
 from byteps_like.control.members.seats import SeatState
 from byteps_like.control.types import EventKind, MemberRole
 from byteps_like.errors import BytePSLikeError, MismatchError, RefusedError
+from tests.unit.control.members.membership_world import INCARNATION, Job
 
 RANKS = st.integers(-1, 3)
 

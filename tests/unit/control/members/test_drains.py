@@ -1,0 +1,177 @@
+"""Members that are asked to leave an elastic job: who may, what the others hear, and how that stands."""
+
+from __future__ import annotations
+
+import pytest
+
+from byteps_like.control.members.drains import DrainOrder, DrainProgress, DrainState
+from byteps_like.control.members.past import JobState
+from byteps_like.control.types import EventKind, MemberRole
+from byteps_like.errors import RefusedError
+from tests.unit.control.members.test_elastic_membership import ROOM, Elastic
+
+WORKER, SERVER = MemberRole.WORKER, MemberRole.SERVER
+
+
+def drain(job: Elastic, role: MemberRole, rank: int, number: int = 0, *, replace: bool = False) -> DrainProgress:
+    """Asks; what the scheduler answers."""
+    try:
+        return job.membership.drain(DrainOrder(role, rank, number, replace))
+    finally:
+        job.deliver()
+
+
+def running(servers: int, **agreed: str) -> Elastic:
+    """Three workers and so many servers."""
+    job = Elastic()
+    job.servers, job.agreed = servers, {**job.agreed, **agreed}
+    job.come("w1", "w2", "w3")
+    names = [f"s{place}" for place in range(servers)]
+    for name in names:
+        job.server(name)
+    job.get_ready(*names)
+    assert job.state is JobState.RUNNING
+    return job
+
+
+def test_others_take_over_from_a_server_before_it_hears_that_it_may_go() -> None:
+    job = running(2)
+    found = drain(job, SERVER, 1)
+    assert found.state is DrainState.ASKED and found.who.startswith("server 1 (host ")
+    (lost,) = job.events("w1", EventKind.LOST)
+    assert lost.servers == (1,) and "leaves, as it was asked to" in lost.text
+    (asked,) = job.events("s1", EventKind.DRAIN)
+    assert not asked.replace and job.events("s1", EventKind.LOST) == []
+    assert job.events("s0", EventKind.DRAIN) == []
+    assert drain(job, SERVER, 1, found.number).state is DrainState.ASKED
+    job.do("leave", "s1", False)
+    assert job.state is JobState.RUNNING and len(job.events("w1", EventKind.LOST)) == 1
+    assert drain(job, SERVER, 1, found.number).state is DrainState.LEFT
+
+
+def test_a_worker_stays_until_it_leaves_by_itself() -> None:
+    job = running(0)
+    first, *others = job.names("w1")
+    found = drain(job, WORKER, 0, replace=True)
+    (asked,) = job.events(first, EventKind.DRAIN)
+    assert asked.replace
+    job.wait(1000)
+    assert drain(job, WORKER, 0, found.number).state is DrainState.ASKED
+    assert len(job.events(first, EventKind.DRAIN)) == 1
+    job.do("leave", first, False)
+    job.again(*others)
+    assert job.names(f"w{int(others[0][1:]) + 100}") == [f"w{int(id[1:]) + 100}" for id in others]
+    assert drain(job, WORKER, 0, found.number).state is DrainState.LEFT
+
+
+@pytest.mark.parametrize(
+    ("role", "servers", "rank", "text"),
+    [
+        (SERVER, 2, 2, r"there is no server 2: world 1 has servers 0-1"),
+        (SERVER, 0, 0, r"there is no server 0: world 1 has no servers"),
+        (WORKER, 0, 3, r"there is no worker 3: world 1 has workers 0-2"),
+        (SERVER, 1, 0, r"server 0 \(host host0, pid 100\) is the only server: start another one first"),
+    ],
+)
+def test_who_is_not_there_or_can_not_be_done_without(role: MemberRole, servers: int, rank: int, text: str) -> None:
+    job = running(servers)
+    with pytest.raises(RefusedError, match=text):
+        drain(job, role, rank)
+    assert not any(job.events(id, EventKind.DRAIN) for id in job.inbox)
+
+
+def test_two_at_a_time_are_not_more_than_the_job_can_do_without() -> None:
+    job = running(2)
+    drain(job, WORKER, 2)
+    with pytest.raises(RefusedError, match=r"min_workers=2: without worker 1 \(.*\) there is worker 0 \("):
+        drain(job, WORKER, 1)
+    drain(job, SERVER, 0)
+    with pytest.raises(RefusedError, match="is the only server"):
+        drain(job, SERVER, 1)
+
+
+def test_whoever_waits_to_join_counts() -> None:
+    job = running(0, max_workers="3")
+    job.come("w7")
+    drain(job, WORKER, 0)
+    drain(job, WORKER, 1)
+    with pytest.raises(RefusedError, match="min_workers=2"):
+        drain(job, WORKER, 2)
+
+
+def test_who_is_gone_is_not_asked() -> None:
+    job = running(3)
+    job.die("s0")
+    with pytest.raises(RefusedError, match=r"server 0 .* has died"):
+        drain(job, SERVER, 0)
+    job.do("leave", "s1", False)
+    with pytest.raises(RefusedError, match=r"server 2 .* has left already"):
+        drain(job, SERVER, 2)
+
+
+def test_values_that_nobody_else_has_keep_servers_there() -> None:
+    job = running(2)
+    assert job.membership.epoch is not None
+    job.membership.epoch.can_lose_servers = False
+    with pytest.raises(RefusedError, match="servers keep values"):
+        drain(job, SERVER, 0)
+
+
+def test_nobody_leaves_a_job_that_is_not_elastic() -> None:
+    job = Elastic()
+    job.agreed = {"partition_bytes": "4096"}
+    assert drain(job, WORKER, 0).state is DrainState.FORMING, "nothing is known of it"
+    for rank in range(3):
+        job.worker(rank)
+        if rank < 2:
+            with pytest.raises(RefusedError, match="job 'job' is not elastic"):
+                drain(job, WORKER, 0)
+    with pytest.raises(RefusedError, match="job 'job' is not elastic"):
+        drain(job, WORKER, 0)
+
+
+def test_nobody_is_asked_while_a_world_forms() -> None:
+    job = Elastic()
+    job.agreed = ROOM
+    job.come("w1", "w2")
+    assert drain(job, WORKER, 0) == DrainProgress(DrainState.FORMING)
+    job.come("w3")
+    assert drain(job, WORKER, 0).state is DrainState.ASKED
+
+
+def test_who_has_died_instead_is_told_apart() -> None:
+    job = running(2)
+    worker, server = drain(job, WORKER, 0), drain(job, SERVER, 1)
+    job.die(job.names("w1")[0], "s1")
+    assert drain(job, WORKER, 0, worker.number).state is DrainState.LOST
+    assert drain(job, SERVER, 1, server.number).state is DrainState.LOST
+
+
+def test_a_worker_that_hears_of_it_in_the_next_world_leaves_that() -> None:
+    job = running(0)
+    order = job.names("w1")
+    found = drain(job, WORKER, 1)
+    job.again(*order)
+    again = f"w{int(order[1][1:]) + 100}"
+    assert len(job.events(again, EventKind.DRAIN)) == 1
+    assert drain(job, WORKER, 1, found.number).state is DrainState.ASKED
+    job.do("leave", again, False)
+    assert drain(job, WORKER, 1, found.number).state is DrainState.LEFT
+
+
+def test_another_scheduler_goes_on_with_it() -> None:
+    job = running(2)
+    worker, server = drain(job, WORKER, 0, replace=True), drain(job, SERVER, 1)
+    job.restart()
+    job.come_back()
+    first = job.names("w1")[0]
+    for id in (first, "s1"):
+        assert [event.replace for event in job.events(id, EventKind.DRAIN)] == [id == first] * 2
+    assert drain(job, SERVER, 1, server.number).state is DrainState.ASKED
+    assert drain(job, WORKER, 0, worker.number).state is DrainState.ASKED
+    job.do("leave", "s1", False)
+    assert job.state is JobState.RUNNING
+    job.restart()
+    assert drain(job, SERVER, 1, server.number).state is DrainState.LEFT
+    with pytest.raises(RefusedError, match="there has been no member 99"):
+        drain(job, SERVER, 1, 99)
