@@ -31,7 +31,7 @@ from byteps_like.store.policies.bounded import Asp, Ssp
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import text_of
 from byteps_like.store.row_split import Ids, RowSplit, RowSplits, ShardRows
-from byteps_like.store.saving.checkpoint import restore, save
+from byteps_like.store.saving.checkpoint import Taken, restore, save, take
 from byteps_like.store.saving.keys import Savable, SavedStore
 from byteps_like.store.saving.manifest import SavedTensor
 from byteps_like.store.saving.memory import gather, scatter
@@ -339,6 +339,12 @@ class KV:
         self._begin_all()
         with self._gate:
             return save(self._saved(), Path(path))
+
+    def taken(self) -> Taken:
+        """This rank's share of a checkpoint, in its memory. See Store.taken."""
+        self._begin_all()
+        with self._gate:
+            return take(self._saved())
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Makes the rows those of a checkpoint, from any number of ranks and servers: there are no others afterwards.

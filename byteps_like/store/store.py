@@ -33,7 +33,7 @@ from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import text_of
 from byteps_like.store.policies.unlocked import Hogwild
 from byteps_like.store.portions import BOARD, Passes, Portion, board_of
-from byteps_like.store.saving.checkpoint import restore, save
+from byteps_like.store.saving.checkpoint import Taken, restore, save, take
 from byteps_like.store.saving.keys import Savable, SavedStore
 from byteps_like.store.saving.manifest import SavedTensor
 from byteps_like.store.saving.memory import gather, scatter
@@ -381,6 +381,12 @@ class Store:
         with saved_together(self.name, [self]) as saved:
             return save(saved, Path(path))
 
+    def taken(self) -> Taken:
+        """This rank's share of a checkpoint, in its memory, for whoever writes it while training goes on: see
+        bps.elastic.save. All ranks call it, as `checkpoint`; blocks until all have theirs. Raises as `checkpoint`."""
+        with saved_together(self.name, [self]) as saved:
+            return take(saved)
+
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Makes values, states and versions those of a checkpoint, from any number of ranks and servers. All ranks call
         it; contributions that wait are late, and it is as if all had pulled. The ranks' own clocks go on.
@@ -435,6 +441,11 @@ class Store:
         elements in C order, a copy; zeros without feedback."""
         with self._gate:
             return self._tensor(name).residual()
+
+    def residuals(self) -> dict[str, Array]:
+        """Those of all tensors of which a codec has left out something."""
+        found = {name: self.residual(name) for name in self._open}
+        return {name: residual for name, residual in found.items() if residual.any()}
 
     def owe(self, name: str, residual: Array) -> None:
         """Makes that what `residual` has given, on this rank or another: where training goes on that was saved."""

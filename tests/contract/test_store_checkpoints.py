@@ -204,13 +204,13 @@ def test_what_is_damaged_or_of_another_store_changes_nothing(tmp_path):
 
 def test_a_rank_that_can_not_write_leaves_the_checkpoint_before(tmp_path, monkeypatch):
     """Its disk is full: all ranks hear of it, and what was there stays."""
-    from byteps_like.store.saving import manifest
+    from byteps_like.store.saving import files, manifest
 
     write = manifest.SavedPartWriter.write
 
     def full(self: Any, chunks: Any) -> Any:
         if self.file.endswith("00001.bin") and broken.is_set():
-            with manifest.told(Path(self.file)):
+            with files.told(Path(self.file)):
                 raise OSError(28, "No space left on device", self.file)
         return write(self, chunks)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from byteps_like.errors import BytePSLikeError, CorruptError, InvalidArgumentError, MismatchError, PeerLostError
+from byteps_like.store.saving.files import told
 from byteps_like.store.saving.manifest import (
+    MANIFEST,
     Index,
     Manifest,
     SavedOwn,
@@ -20,7 +22,6 @@ from byteps_like.store.saving.manifest import (
     read_own,
     read_piece,
     remove_others,
-    told,
     write_index,
     write_manifest,
 )
@@ -41,13 +42,13 @@ def _nothing() -> Sequence[Buffer]:
 def save(saved: Saved, folder: Path, own: GiveOwn = _nothing) -> int:
     """Writes a checkpoint; its version. Blocks until it is whole on the disk. See Store.checkpoint."""
     token = _begin(saved, folder)
-    index = f"{_PART}{token}-{saved.rank:05}.json"
+    index = _index(token, saved.rank)
     part: SavedPartWriter | None = None
     try:
         error: BytePSLikeError | None = None
         try:
             part = SavedPartWriter(folder, index.replace(".json", ".bin"))
-            write_index(folder, index, Index(_write_share(saved, part), _write_own(part, own())))
+            write_index(folder, index, Index(_write_share(part, saved.contents(every=False)), _write_own(part, own())))
         except BytePSLikeError as failed:
             error = failed
         saved.agree("end a checkpoint", error)
@@ -81,10 +82,60 @@ def _name_in(folder: Path) -> str | None:
         return None
 
 
-def _write_share(saved: Saved, part: SavedPartWriter) -> dict[str, list[SavedPiece]]:
+@dataclass(frozen=True)
+class Taken:
+    """A rank's share of a checkpoint, in its memory, as of when all ranks have taken theirs: to be written later."""
+
+    name: str
+    rank: int
+    present: tuple[int, ...]
+    """The ranks that have a share."""
+    tensors: Mapping[str, SavedTensor]
+    contents: Sequence[SavedContent | Void]
+    own: Sequence[Buffer]
+
+    def write(self, folder: Path) -> str:
+        """Writes it to a directory in which there is no checkpoint yet; the part's name. It is on the disk then. Asks
+        no other rank. Raises SystemCallError."""
+        with told(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        index = _index(_TAKEN, self.rank)
+        part = SavedPartWriter(folder, index.replace(".json", ".bin"))
+        write_index(folder, index, Index(_write_share(part, self.contents), _write_own(part, self.own)))
+        return part.file
+
+    def conclude(self, folder: Path) -> set[str]:
+        """Makes a checkpoint of what all ranks have written: one of them calls it. The files that there are then.
+        Raises CorruptError where a share is missing, and SystemCallError."""
+        manifest = _write_manifest(
+            folder, _TAKEN, self.present, Manifest(self.name, 0, len(self.present), self.tensors)
+        )
+        return {MANIFEST, *manifest.files()}
+
+
+_TAKEN = "cut"
+"""What names the parts of such a checkpoint."""
+
+
+def take(saved: Saved, own: GiveOwn = _nothing) -> Taken:
+    """What `save` would write. All ranks call it; blocks until all have theirs, and raises as `save`."""
+    saved.agree("take a checkpoint")
+    error: BytePSLikeError | None = None
+    contents: list[SavedContent | Void] = []
+    copied: list[Buffer] = []
+    try:
+        contents += saved.contents(every=False)
+        copied += [bytes(one) for one in own()]
+    except BytePSLikeError as failed:
+        error = failed
+    saved.agree("have taken a checkpoint", error)
+    return Taken(saved.name, saved.rank, saved.present, saved.tensors, contents, copied)
+
+
+def _write_share(part: SavedPartWriter, contents: Iterable[SavedContent | Void]) -> dict[str, list[SavedPiece]]:
     """By tensor."""
     written: dict[int, list[tuple[str, SavedPiece]]] = {}
-    for found in saved.contents(every=False):
+    for found in contents:
         if isinstance(found, Void):
             written.pop(found.source, None)
         else:
@@ -115,7 +166,8 @@ def _conclude(saved: Saved, folder: Path, token: str) -> int:
     version = 0
     if saved.turn == 0:
         try:
-            version = _write_manifest(saved, folder, token)
+            manifest = Manifest(saved.name, 0, len(saved.present), saved.tensors)
+            version = _write_manifest(folder, token, saved.present, manifest).version
         except BytePSLikeError as failed:
             error = failed
     notes = saved.conclude("have a checkpoint", error, note=str(version))
@@ -130,22 +182,28 @@ def _conclude(saved: Saved, folder: Path, token: str) -> int:
     return int(notes[first])
 
 
-def _write_manifest(saved: Saved, folder: Path, token: str) -> int:
-    indexes = [read_index(folder, f"{_PART}{token}-{rank:05}.json") for rank in saved.present]
+def _write_manifest(folder: Path, token: str, present: Sequence[int], described: Manifest) -> Manifest:
+    """Of what ranks have written, as their indexes have it. `described`: without pieces."""
+    indexes = [read_index(folder, _index(token, rank)) for rank in present]
     pieces: dict[str, list[SavedPiece]] = {}
     for index in indexes:
         for name, some in index.pieces.items():
             pieces.setdefault(name, []).extend(some)
     tensors = {
         name: replace(one, pieces=tuple(sorted(pieces.get(name, []), key=lambda piece: piece.offset)))
-        for name, one in saved.tensors.items()
+        for name, one in described.tensors.items()
     }
     version = min((piece.version for some in pieces.values() for piece in some), default=0)
     own = tuple(index.own for index in indexes if index.own is not None)
-    manifest = Manifest(saved.name, version, len(saved.present), tensors, own)
+    manifest = replace(described, version=version, tensors=tensors, own=own)
     write_manifest(folder, manifest)
     remove_others(folder, manifest.files(), _PART)
-    return version
+    return manifest
+
+
+def _index(token: str, rank: int) -> str:
+    """Of a rank's part: the name of a file."""
+    return f"{_PART}{token}-{rank:05}.json"
 
 
 def restore(saved: Saved, folder: Path, take: TakeOwn | None = None) -> None:

@@ -6,20 +6,20 @@ store-checkpoints.md` describes the files.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from byteps_like.errors import CorruptError, SystemCallError
+from byteps_like.store.saving.files import read_checked, told, write_checked
 from byteps_like.wire.crc32c import Buffer, crc32c
 
 MANIFEST = "manifest.json"
 _FORMAT = "byteps_like store checkpoint"
-_LAYOUT = 1
+_INDEX = "byteps_like store checkpoint's index"
 
 
 @dataclass(frozen=True)
@@ -94,16 +94,6 @@ class Manifest:
         return pieces | {one.file for one in self.own}
 
 
-@contextmanager
-def told(path: Path) -> Iterator[None]:
-    """Raises SystemCallError, with the path, for what the operating system refuses within."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise SystemCallError(f"{error.filename or path}: {reason}", operation="checkpoint") from error
-
-
 class SavedPartWriter:
     """One rank's part. What is written is on the disk after `close`."""
 
@@ -173,12 +163,12 @@ class Index:
 def write_index(folder: Path, file: str, index: Index) -> None:
     """Beside the part."""
     pieces = {name: [asdict(one) for one in some] for name, some in index.pieces.items()}
-    _replace(folder / file, {"pieces": pieces, "own": None if index.own is None else asdict(index.own)})
+    write_checked(folder / file, _INDEX, {"pieces": pieces, "own": None if index.own is None else asdict(index.own)})
 
 
 def read_index(folder: Path, file: str) -> Index:
     """The same."""
-    found = _read(folder / file)
+    found = read_checked(folder / file, _INDEX)
     pieces = {name: [_piece(one) for one in some] for name, some in found["pieces"].items()}
     return Index(pieces, None if found["own"] is None else SavedOwn(**found["own"]))
 
@@ -188,18 +178,14 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     tensors = {name: asdict(one) for name, one in manifest.tensors.items()}
     own = [asdict(one) for one in manifest.own]
     body = {"name": manifest.name, "version": manifest.version, "ranks": manifest.ranks, "tensors": tensors, "own": own}
-    _replace(folder / MANIFEST, {"format": _FORMAT, "layout": _LAYOUT, "crc32c": _crc(body), **body})
+    write_checked(folder / MANIFEST, _FORMAT, body)
 
 
 def read_manifest(folder: Path) -> Manifest:
     """The checkpoint in a directory. Raises CorruptError where there is none, or it isn't whole."""
     path = folder / MANIFEST
-    found = _read(path)
+    found = read_checked(path, _FORMAT)
     try:
-        if (found.pop("format"), found.pop("layout")) != (_FORMAT, _LAYOUT):
-            raise CorruptError(f"{path} is not the manifest of a checkpoint that this release can read")
-        if found.pop("crc32c") != _crc(found):
-            raise CorruptError(f"{path} fails its checksum")
         tensors = {name: _tensor(one) for name, one in found["tensors"].items()}
         own = tuple(SavedOwn(**one) for one in found["own"])
         return Manifest(found["name"], found["version"], found["ranks"], tensors, own)
@@ -214,10 +200,6 @@ def remove_others(folder: Path, kept: set[str], prefix: str) -> None:
             path.unlink(missing_ok=True)
 
 
-def _crc(body: Mapping[str, Any]) -> int:
-    return crc32c(json.dumps(body, sort_keys=True).encode())
-
-
 def _tensor(found: dict[str, Any]) -> SavedTensor:
     pieces = tuple(_piece(one) for one in found.pop("pieces"))
     return SavedTensor(**{**found, "shape": tuple(found["shape"])}, pieces=pieces)
@@ -225,33 +207,3 @@ def _tensor(found: dict[str, Any]) -> SavedTensor:
 
 def _piece(found: dict[str, Any]) -> SavedPiece:
     return SavedPiece(**{**found, "clocks": tuple(found["clocks"])})
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise CorruptError(f"{path} is missing: there is no checkpoint, or it was never finished") from None
-    except OSError as error:
-        raise SystemCallError(f"{path}: {error.strerror}", operation="restore") from error
-    except ValueError as error:
-        raise CorruptError(f"{path} is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise CorruptError(f"{path} is not the manifest of a checkpoint")
-    return found
-
-
-def _replace(path: Path, body: Mapping[str, Any]) -> None:
-    """Written whole, or not at all, whatever happens meanwhile."""
-    beside = path.with_name(path.name + ".new")
-    with told(path):
-        with beside.open("wb") as out:
-            out.write(json.dumps(body, indent=1).encode())
-            out.flush()
-            os.fsync(out.fileno())
-        beside.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

@@ -14,16 +14,17 @@ from torch.utils.hooks import RemovableHandle
 
 from byteps_like.compression.codec import Codec
 from byteps_like.errors import InvalidArgumentError
-from byteps_like.store.saving.checkpoint import restore, save
+from byteps_like.store.saving.checkpoint import Taken, restore, save, take
 from byteps_like.store.saving.memory import gather, scatter
 from byteps_like.store.updates.plain import Add, Assign, NoUpdate
 from byteps_like.store.updates.sgd import Nesterov, Sgd
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.store.upper.upper import Upper
 from byteps_like.torch.job import runtime as _runtime
+from byteps_like.torch.job.trees import packed, unpacked
 from byteps_like.torch.low_comm.collective_rounds import CollectiveRounds
 from byteps_like.torch.low_comm.fragments import Fragment, fragments_of
-from byteps_like.torch.low_comm.position import Position, check_position, packed, unpacked
+from byteps_like.torch.low_comm.position import Position, check_position
 from byteps_like.torch.low_comm.rounds import OuterRounds
 from byteps_like.torch.low_comm.store_rounds import StoreRounds
 from byteps_like.torch.low_comm.terms import LowCommTerms, Weigh, low_comm_terms
@@ -182,6 +183,12 @@ class LowComm:
         rounds = self._arrived()
         with rounds.saved() as saved:
             return save(saved, Path(path), lambda: packed(self._position(rounds)))
+
+    def taken(self) -> Taken:
+        """This rank's share of a checkpoint, in its memory. All ranks call it between two steps. See Store.taken."""
+        rounds = self._arrived()
+        with rounds.saved() as saved:
+            return take(saved, lambda: packed(self._position(rounds)))
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Goes on from a checkpoint, from any number of ranks and servers, or none: with the common weights, the rank's

@@ -11,7 +11,7 @@ import torch
 from byteps_like.errors import InvalidArgumentError, MismatchError
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.process_sets import ProcessSet
-from byteps_like.torch.job.sealed import flatten, unflatten
+from byteps_like.torch.job.trees import flatten, unflatten
 from byteps_like.torch.ops.objects import allgather_bytes, broadcast_bytes
 from byteps_like.torch.ops.packed import broadcast_packed
 from byteps_like.torch.reduction.feedback_state import without_residuals

@@ -12,9 +12,11 @@ import torch
 
 from byteps_like.dtypes import Op
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.store.arrays import Array
 from byteps_like.store.combining.combining import check_weight
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import policy_of, text_of
+from byteps_like.store.saving.checkpoint import Taken
 from byteps_like.store.updates.plain import Add
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.torch.job import runtime as _runtime
@@ -107,6 +109,19 @@ class StoredOptimizerMixin(DistributedTwin):
         they apply, which `state_dict()` has. See Store.checkpoint."""
         self._distribution.check_between_steps()
         return self._distribution.checkpoint(Path(path))
+
+    def taken(self) -> Taken:
+        """This rank's share of a checkpoint, in its memory. All ranks call it, between two steps. See Store.taken."""
+        self._distribution.check_between_steps()
+        return self._distribution.taken()
+
+    def residuals(self) -> dict[str, Array]:
+        """By parameter, what a codec has left out of this rank's contributions. See Store.residuals."""
+        return self._distribution.residuals()
+
+    def owe(self, name: str, residual: Array) -> None:
+        """Makes that what is left out of a parameter's contributions; see Store.owe."""
+        self._distribution.owe(name, residual)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Gives servers a checkpoint of the same parameters, from any number of ranks and servers, and lands the

@@ -11,8 +11,10 @@ from typing import Any, Protocol
 
 import torch
 
+from byteps_like.store.arrays import Array
 from byteps_like.store.future import Future
 from byteps_like.store.policies.policy import Policy
+from byteps_like.store.saving.checkpoint import Taken
 from byteps_like.torch.gradients.parts import Named
 from byteps_like.torch.stored.periods import Periods
 from byteps_like.torch.stored.weights import KeptWeights
@@ -107,6 +109,18 @@ class Pushes(ABC):
     def checkpoint(self, folder: Path) -> int:
         """Writes what servers keep of the weights; the version. Blocks until all ranks have called it."""
         return self._weights.checkpoint(folder)
+
+    def taken(self) -> Taken:
+        """This rank's share of a checkpoint. Blocks until all ranks have theirs."""
+        return self._weights.taken()
+
+    def residuals(self) -> dict[str, Array]:
+        """By parameter, what a codec has left out of this rank's contributions. See Store.residuals."""
+        return self._weights.residuals()
+
+    def owe(self, name: str, residual: Array) -> None:
+        """Makes that what is left out of a parameter's."""
+        self._weights.owe(name, residual)
 
     def restore(self, folder: Path) -> None:
         """The same back; then it lands."""

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from byteps_like.store.arrays import Array
 from byteps_like.store.future import Future
 from byteps_like.store.policies.policy import Policy
-from byteps_like.store.saving.checkpoint import restore, save
+from byteps_like.store.saving.checkpoint import Taken, restore, save, take
 from byteps_like.store.store import Store, saved_together
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.torch.gradients.parts import Named
@@ -100,6 +101,24 @@ class KeptWeights:
             return 0
         with saved_together(self._label, every) as saved:
             return save(saved, folder)
+
+    def taken(self) -> Taken:
+        """This rank's share of a checkpoint. See Store.taken."""
+        self.open()
+        if not (every := list(dict.fromkeys(self._stores.values()))):
+            return Taken(self._label, self._worker.rank, tuple(range(self._worker.size)), {}, (), ())
+        with saved_together(self._label, every) as saved:
+            return take(saved)
+
+    def residuals(self) -> dict[str, Array]:
+        """By parameter, what a codec has left out so far. See Store.residuals."""
+        return {name: one for store in dict.fromkeys(self._stores.values()) for name, one in store.residuals().items()}
+
+    def owe(self, name: str, residual: Array) -> None:
+        """Makes that what is left out of a parameter's; see Store.owe. Nothing, where no such parameter is open."""
+        for parameter, store in self._stores.items():
+            if self._names[parameter] == name:
+                store.owe(name, residual)
 
     def restore(self, folder: Path) -> None:
         """The same back; nothing has landed then. See Store.restore."""

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from byteps_like.errors import CorruptError, InvalidArgumentError
 from byteps_like.torch.job import sealed
-from byteps_like.torch.job.sealed import MAC_BYTES, Seal, flatten, unflatten
+from byteps_like.torch.job.sealed import MAC_BYTES, Seal
+from byteps_like.torch.job.trees import flatten, unflatten
 from byteps_like.torch.ops import objects
 from tests.fakes.thread_world import run_world
 
