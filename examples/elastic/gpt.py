@@ -1,10 +1,12 @@
 """Trains a small GPT on the text of Python's standard library, while workers, servers and scheduler come and go.
 
     byteps-like run -n 4 -s 2 --max-workers 4 -- python examples/elastic/gpt.py
+    byteps-like run -n 3 -s 1 --max-workers 4 -- python examples/elastic/gpt.py --save /data/gpt
     byteps-like chaos --minutes 10 --every 15 --calm 20 -n 4 -s 2 -- python examples/elastic/gpt.py --log 1
 
 Each window of the text is used once in a pass, by whoever is there. At the end rank 0 says how well the model predicts
-windows that it was not trained on, in nats per character, beside how many samples it took to learn that.
+windows that it was not trained on, in nats per character, beside how many samples it took to learn that. With --save,
+another job goes on where all of this one was killed, with as many workers and servers as it has.
 """
 
 import argparse
@@ -30,6 +32,8 @@ arguments.add_argument("--window", type=int, default=64, help="characters")
 arguments.add_argument("--width", type=int, default=128)
 arguments.add_argument("--pace", type=float, default=0.0, help="seconds that a step takes at least, as on a slow GPU")
 arguments.add_argument("--log", type=int, default=50, help="steps from one line of each rank to the next")
+arguments.add_argument("--save", type=Path, metavar="DIR", help="go on from its newest cut, and write them there")
+arguments.add_argument("--save-every", type=int, default=50, help="steps from one cut to the next")
 arguments.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
 arguments = arguments.parse_args()
 
@@ -58,7 +62,7 @@ sampler = bps.elastic.ElasticSampler(data)
 loader = DataLoader(data, batch_size=arguments.batch, sampler=sampler)
 
 
-@bps.elastic.run
+@bps.elastic.run(save_to=arguments.save, save_every=arguments.save_every)
 def train(state):
     while state.step < arguments.steps:
         for number, (batch,) in enumerate(loader):

@@ -19,6 +19,7 @@ from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.apart import apart
 from byteps_like.torch.ops.packed import broadcast_buffers
 from byteps_like.torch.optimizer.broadcasts import broadcast_parameters
+from byteps_like.torch.reduction.feedback_state import restore, saved
 from byteps_like.torch.reduction.options import ReducerOptions
 from byteps_like.torch.reduction.reducer import GradientReducer
 
@@ -32,7 +33,7 @@ class DistributedDataParallel(torch.nn.Module):
     ignored. `broadcast_buffers` broadcasts rank 0's buffers before each forward in training; once rank 0 has called
     `join()`, each rank keeps its own. Don't keep a reference to a `p.grad` beyond the next backward, because its
     memory is reused. `route` and `compression` are those of DistributedOptimizer. Error feedback is off by default,
-    because the optimizer is unknown here, and its state is in no state_dict.
+    because the optimizer is unknown here, and its state is in no state_dict, but in `codec_state()`.
 
     Names in `state_dict()` begin with `module.`, as torch's do. Blocks in the constructor. Raises MismatchError if
     the ranks' modules differ, InvalidArgumentError for `device_ids` other than the one device that the module is on.
@@ -96,6 +97,16 @@ class DistributedDataParallel(torch.nn.Module):
     def compression_report(self) -> list[CodecReport]:
         """As DistributedOptimizer's."""
         return report(self._reducer)
+
+    def codec_state(self) -> dict[str, Any]:
+        """What codecs remember on this rank: what a distributed optimizer has in its `state_dict()`. Empty if that is
+        nothing. Call it between steps."""
+        return saved(self._reducer)
+
+    def load_codec_state(self, memory: dict[str, Any] | None) -> None:
+        """Takes what `codec_state` has given, on this rank of as many; otherwise what is the same on all ranks. All
+        ranks call it, between steps."""
+        restore(self._reducer, memory or None)
 
     def close(self) -> None:
         """Removes all hooks: gradients of the module are not averaged any more. Idempotent."""

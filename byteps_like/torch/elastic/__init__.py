@@ -3,7 +3,7 @@
 In come a training function and the state that it trains; out goes what the function returns, however often the world
 has changed meanwhile. Only users' scripts import it; it imports ops, optimizer and what is below.
 
-Private: agreement, interrupts, rejoining, reporting, running, sampler, state, torch_state.
+Private: agreement, interrupts, rejoining, reporting, running, sampler, saving, state, torch_state.
 """
 
 from byteps_like.errors import OperationError, TooFewWorkersError
@@ -11,8 +11,10 @@ from byteps_like.torch.elastic.interrupts import DrainedExit, HostsUpdatedInterr
 from byteps_like.torch.elastic.reporting import Report, StepReport, report
 from byteps_like.torch.elastic.running import run
 from byteps_like.torch.elastic.sampler import ElasticSampler
+from byteps_like.torch.elastic.saving import latest, load, save
 from byteps_like.torch.elastic.state import ObjectState, State
 from byteps_like.torch.elastic.torch_state import (
+    HandlerCut,
     ModelStateHandler,
     OptimizerStateHandler,
     SamplerStateHandler,
@@ -29,6 +31,7 @@ HorovodInternalError = OperationError
 __all__ = [
     "DrainedExit",
     "ElasticSampler",
+    "HandlerCut",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
     "Lack",
@@ -43,7 +46,10 @@ __all__ = [
     "TooFewWorkersError",
     "TorchState",
     "get_handler_registry",
+    "latest",
+    "load",
     "report",
     "run",
+    "save",
     "set_handler_registry",
 ]

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from byteps_like.control.calls.leaving import exit_code
 from byteps_like.errors import (
     CapacityError,
+    CorruptError,
     DeviceError,
     MismatchError,
     OperationError,
+    SystemCallError,
 )
 from byteps_like.torch.elastic.agreement import dismissal
+from byteps_like.torch.elastic.cuts.loading import load
+from byteps_like.torch.elastic.cuts.saver import Saver
 from byteps_like.torch.elastic.interrupts import DrainedExit, HostsUpdatedInterrupt
 from byteps_like.torch.elastic.rejoining import rejoin
 from byteps_like.torch.elastic.state import State
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.membership import shutdown
+from byteps_like.torch.ops.objects import broadcast_object
 
 logger = logging.getLogger(__name__)
 
@@ -29,19 +36,39 @@ Train = Callable[..., Result]
 _TO_STAY = (MismatchError, CapacityError, DeviceError)
 """What the next world would meet again: the script's mistakes, and what the host lacks."""
 
+_OF_FILES = (CorruptError, SystemCallError)
+"""The same, before the function is called for the first time: what a cut lacks."""
+
 _MOST_IDLE = 5
 """Worlds in a row in which nothing is committed: the next one would fail in the same way."""
 
 
-@overload
-def run(train: Train[Result], *, reset_limit: int | None = ...) -> Train[Result]: ...
+Directory = str | os.PathLike[str]
 
 
 @overload
-def run(train: None = ..., *, reset_limit: int | None = ...) -> Callable[[Train[Result]], Train[Result]]: ...
+def run(train: Train[Result]) -> Train[Result]: ...
 
 
-def run(train: Train[Any] | None = None, *, reset_limit: int | None = None) -> Any:
+@overload
+def run(
+    train: None = ...,
+    *,
+    reset_limit: int | None = ...,
+    save_to: Directory | None = ...,
+    save_every: int | None = ...,
+    keep: int = ...,
+) -> Callable[[Train[Result]], Train[Result]]: ...
+
+
+def run(
+    train: Train[Any] | None = None,
+    *,
+    reset_limit: int | None = None,
+    save_to: Directory | None = None,
+    save_every: int | None = None,
+    keep: int = 2,
+) -> Any:
     """Decorates a training function `train(state, ...)` that goes on when workers come and go.
 
     First the state is synchronized: all ranks take that of rank 0. If an operation fails since a member was lost, the
@@ -50,27 +77,36 @@ def run(train: Train[Any] | None = None, *, reset_limit: int | None = None) -> A
     `train` again, with the same arguments. Returns what `train` returns. A worker that was asked to leave (`byteps-like
     worker drain`) does so at the same place, and raises DrainedExit.
 
+    `save_to`: a directory that all ranks reach, from whose newest cut the job goes on when it begins, if it has one.
+    Every `save_every`th commit becomes a cut there, and `keep` of them stay: see `save`.
+
     Raises TooFewWorkersError if too few come to the next world; after `reset_limit` such changes, or five in a row
-    without a commit between them, what would have been the next one's cause; at once what `train` raises else, mistakes
-    of the script (MismatchError) among it. All collective operations belong inside: a worker that joins later makes
-    only those that are made here.
+    without a commit between them, what would have been the next one's cause; CorruptError if the newest cut is damaged;
+    at once what `train` raises else, mistakes of the script (MismatchError) among it. All collective operations belong
+    inside: a worker that joins later makes only those that are made here.
     """
     if train is None:
-        return functools.partial(run, reset_limit=reset_limit)
+        return functools.partial(run, reset_limit=reset_limit, save_to=save_to, save_every=save_every, keep=keep)
+    directory = None if save_to is None else Path(save_to)
 
     @functools.wraps(train)
     def going_on(state: State, *arguments: Any, **named: Any) -> Any:
-        resets, idle, skips_sync = 0, 0, False
+        resets, idle, skips_sync, is_new = 0, 0, False, True
+        if directory is not None:
+            state.saver = Saver(directory, save_every, keep)
         while True:
             before = state.commits
             try:
                 if not skips_sync:
-                    state.sync()
-                return train(state, *arguments, **named)
+                    _begin(state, is_new, directory)
+                is_new = False
+                result = train(state, *arguments, **named)
+                state.finish_cut()
+                return result
             except (OperationError, HostsUpdatedInterrupt) as cause:
                 resets, idle = resets + 1, idle + 1 if state.commits == before else 0
                 is_over = idle >= _MOST_IDLE or (reset_limit is not None and resets > reset_limit)
-                if is_over or isinstance(cause, _TO_STAY):
+                if is_over or isinstance(cause, _TO_STAY) or (is_new and isinstance(cause, _OF_FILES)):
                     raise
                 skips_sync = isinstance(cause, HostsUpdatedInterrupt) and cause.skip_sync
                 _go_on(state, cause)
@@ -78,10 +114,19 @@ def run(train: Train[Any] | None = None, *, reset_limit: int | None = None) -> A
     return going_on
 
 
+def _begin(state: State, is_new: bool, directory: Path | None) -> None:
+    """All ranks have the same state then: of the newest cut if rank 0 begins, that is, nobody is left who has it."""
+    if directory is not None and broadcast_object(is_new, root_rank=0) and load(directory, state) is not None:
+        return
+    state.sync()
+
+
 def _go_on(state: State, cause: Exception) -> None:
     """Into the next world, or out of the job, if this worker was asked to leave."""
     if (asked := dismissal()) is not None:
         logger.info("rank %d leaves: %s", _runtime.rank(), asked.why)
+        if state.saver is not None:
+            state.saver.wait()  # the others make a cut of what all have written
         shutdown()
         raise DrainedExit(exit_code(asked))
     interrupted = isinstance(cause, HostsUpdatedInterrupt)

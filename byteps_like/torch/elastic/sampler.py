@@ -50,6 +50,14 @@ class SamplerSnapshot:
     progress: int
     others: tuple[int, ...]
 
+    @property
+    def processed(self) -> Mask:
+        """What was, of this pass: by this rank, and by the others as far as it had heard."""
+        known = self.base | self.own
+        for rank, progress in enumerate(self.others):
+            known[self.split.part(rank)[:progress]] = True
+        return known
+
 
 class ElasticSampler(Sampler[int]):
     """Hands out the samples of `dataset`, of each pass (`set_epoch`) in an order that follows from `seed` and the pass.
@@ -150,10 +158,9 @@ class ElasticSampler(Sampler[int]):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes what `state_dict()` has returned, and deals out the rest."""
-        self.epoch = state_dict["epoch"]
-        self._base[:] = self._own[:] = False
-        self._base[np.fromiter(state_dict["processed_indices"], np.int64)] = True
-        self._deal_out()
+        processed = np.zeros_like(self._base)
+        processed[np.fromiter(state_dict["processed_indices"], np.int64)] = True
+        self.go_on(state_dict["epoch"], processed)
 
     def sync(self) -> None:
         """All ranks take the same pass and the same samples as processed, and deal out the rest. All must call it.
@@ -189,6 +196,12 @@ class ElasticSampler(Sampler[int]):
         self._take_up(to.split)
         self._progress, self._others = to.progress, to.others
 
+    def go_on(self, epoch: int, processed: Mask) -> None:
+        """Pass `epoch`, of which so much is processed; deals out the rest."""
+        self.epoch = epoch
+        self._base, self._own[:] = processed.copy(), False
+        self._deal_out()
+
     # --- inside ---
 
     def _deal_out(self) -> None:
@@ -210,10 +223,7 @@ class ElasticSampler(Sampler[int]):
 
     def _known(self) -> Mask:
         """What has been processed of the split, by all of its ranks, as far as this one knows."""
-        known = self._base | self._own
-        for rank, progress in enumerate(self._others):
-            known[self._split.part(rank)[:progress]] = True
-        return known
+        return self.snapshot().processed
 
 
 def _world() -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
+from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.elastic.agreement import changes, exchange
+from byteps_like.torch.elastic.cuts.content import CutContent, KeptOnServers, Owns
+from byteps_like.torch.elastic.cuts.random_states import random_states
+from byteps_like.torch.elastic.cuts.saver import Saver
 from byteps_like.torch.elastic.interrupts import HostsUpdatedInterrupt
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.ops.objects import broadcast_object
@@ -24,6 +28,8 @@ class State:
         self._reset_callbacks: list[Callable[[], None]] = []
         self.commits = 0
         """How often all ranks have come to a commit together."""
+        self.saver: Saver | None = None
+        """Makes cuts of some commits: see `run` and `elastic.save`."""
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
         """These are called, in order, whenever the world has changed, before the state is synchronized."""
@@ -43,15 +49,26 @@ class State:
         """
         # All ranks have come here once the sum is there. So if one of them dies, each of the others restores this
         # commit or the one before, and they go on from that of rank 0, which knows what the others had done by then.
-        wanted = self._will_change()
+        wanted, cut = self._meet(begins=self.saver)
         self.save()
+        if cut and self.saver is not None:
+            self.saver.begin(cut, self.cut())
         if wanted:
             raise HostsUpdatedInterrupt
 
     def check_host_updates(self) -> None:
         """`commit` without keeping anything."""
-        if self._will_change():
+        wanted, _ = self._meet()
+        if wanted:
             raise HostsUpdatedInterrupt
+
+    def finish_cut(self) -> None:
+        """Blocks until the cut under way, if there is one, is whole or given up on all ranks. All ranks call it."""
+        if self.saver is None:
+            return
+        for _ in ("all have written", "rank 0 has made it a cut"):
+            self.saver.wait()
+            self._meet()
 
     def save(self) -> None:
         """Keeps the values in this process."""
@@ -68,11 +85,28 @@ class State:
     def reset(self) -> None:
         """What depends on the world is made anew. Nothing, by default."""
 
-    def _will_change(self) -> bool:
-        rows = exchange([changes(), *self._progress()])
-        self._hear_progress([row[1:] for row in rows])
+    def cut(self) -> CutContent:
+        """What the last commit has kept, to be written to disk: nobody changes it afterwards. All ranks call it."""
+        raise InvalidArgumentError(f"a {type(self).__name__} has no cut(): use a TorchState, or define it")
+
+    def resume(self, common: Mapping[str, Any], owns: Owns) -> None:  # noqa: ARG002 - for those that define it
+        """Takes, and keeps, what a cut has."""
+        raise InvalidArgumentError(f"a {type(self).__name__} has no resume(): use a TorchState, or define it")
+
+    def kept(self) -> Mapping[str, KeptOnServers]:
+        """What servers keep of it, by name."""
+        return {}
+
+    def _meet(self, begins: Saver | None = None) -> tuple[bool, int]:
+        """Whether others come or have gone, and the number of the cut that `begins` has to begin, or 0."""
+        cut = begins.order() if begins is not None and self._get_rank() == 0 else 0
+        writing, settled = (self.saver.writing, self.saver.settled) if self.saver is not None else (0, 0)
+        rows = exchange([changes(), cut, writing, settled, *self._progress()])
+        self._hear_progress([row[4:] for row in rows])
+        if self.saver is not None:
+            self.saver.hear([row[2] for row in rows], rows[0][3])
         self.commits += 1
-        return any(row[0] for row in rows)
+        return any(row[0] for row in rows), rows[0][1]
 
     def _progress(self) -> list[int]:
         """Numbers that rank 0 keeps of each rank."""
@@ -109,6 +143,15 @@ class ObjectState(State):
             return
         self.save()
         self._saved = self._bcast_object(self._saved, root_rank=0)
+        self._take(self._saved)
+
+    def cut(self) -> CutContent:
+        """See State."""
+        return CutContent(self._saved, {"random": random_states(), "values": {}, "residuals": {}})
+
+    def resume(self, common: Mapping[str, Any], owns: Owns) -> None:  # noqa: ARG002 - plain values are all ranks'
+        """See State. Values that the cut has not stay as they are."""
+        self._saved.update({name: common[name] for name in self._saved if name in common})
         self._take(self._saved)
 
     def _take(self, values: dict[str, Any]) -> None:

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 
+from byteps_like.errors import InvalidArgumentError, MismatchError
+from byteps_like.store.arrays import Array
+from byteps_like.torch.ddp.module import DistributedDataParallel
+from byteps_like.torch.elastic.cuts.content import CutContent, KeptOnServers, LeavesOut, Owns
+from byteps_like.torch.elastic.cuts.residuals import codec_state
 from byteps_like.torch.elastic.sampler import ElasticSampler
 from byteps_like.torch.elastic.state import ObjectState
 from byteps_like.torch.optimizer.broadcasts import broadcast_optimizer_state, broadcast_parameters
+from byteps_like.torch.reduction.feedback_state import MEMORY
 
 Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class HandlerCut:
+    """What a handler has saved: trees of plain values and tensors."""
+
+    common: Any
+    """The same on all ranks; other objects in it are pickled."""
+    own: Any = None
+    """This rank's own, without other objects."""
 
 
 class StateHandler(Generic[Value]):
@@ -38,6 +56,14 @@ class StateHandler(Generic[Value]):
         self.value = value
         self.save()
 
+    def cut(self) -> HandlerCut:
+        """What was saved last, to be written to disk: nobody changes it afterwards."""
+        raise InvalidArgumentError(f"{type(self).__name__} has no cut(), with which the state could go to disk")
+
+    def resume(self, common: Any, owns: Owns) -> None:  # noqa: ARG002 - for those that define it
+        """Takes, and saves, what a cut has."""
+        raise InvalidArgumentError(f"{type(self).__name__} has no resume(), with which the state could come from disk")
+
 
 class ModelStateHandler(StateHandler[torch.nn.Module]):
     """Parameters and buffers."""
@@ -45,10 +71,13 @@ class ModelStateHandler(StateHandler[torch.nn.Module]):
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__(model)
         self._saved: dict[str, Any] = {}
+        self._is_lent = False
         self.save()
 
     def save(self) -> None:
-        """See StateHandler. The memory of the last time is used again."""
+        """See StateHandler. The memory of the last time is used again, unless a cut has it."""
+        if self._is_lent:
+            self._saved, self._is_lent = {}, False
         saved = self._saved
         for name, now in self.value.state_dict().items():
             kept = saved.get(name)
@@ -64,6 +93,20 @@ class ModelStateHandler(StateHandler[torch.nn.Module]):
     def sync(self) -> None:
         """See StateHandler."""
         broadcast_parameters(self.value.state_dict(), root_rank=0)
+        self.save()
+
+    def cut(self) -> HandlerCut:
+        """See StateHandler. The next save takes other memory."""
+        saved, self._saved = self._saved, dict(self._saved)
+        self._is_lent = True
+        own = self.value.codec_state() if isinstance(self.value, DistributedDataParallel) else None
+        return HandlerCut(saved, own or None)
+
+    def resume(self, common: Any, owns: Owns) -> None:
+        """See StateHandler."""
+        self.value.load_state_dict(common)
+        if isinstance(self.value, DistributedDataParallel):
+            self.value.load_codec_state(codec_state(owns))
         self.save()
 
 
@@ -87,6 +130,16 @@ class OptimizerStateHandler(StateHandler[torch.optim.Optimizer]):
         broadcast_optimizer_state(self.value, root_rank=0)
         self.save()
 
+    def cut(self) -> HandlerCut:
+        """See StateHandler. What codecs remember is this rank's own."""
+        return HandlerCut({name: one for name, one in self._saved.items() if name != MEMORY}, self._saved.get(MEMORY))
+
+    def resume(self, common: Any, owns: Owns) -> None:
+        """See StateHandler. What codecs of ranks that there are no longer have left out is added to rank 0's."""
+        memory = codec_state(owns)
+        self.value.load_state_dict(common if memory is None else {**common, MEMORY: memory})
+        self.save()
+
 
 class SamplerStateHandler(StateHandler[ElasticSampler]):
     """Which samples have been processed, by which rank."""
@@ -108,11 +161,45 @@ class SamplerStateHandler(StateHandler[ElasticSampler]):
         self.value.sync()
         self.save()
 
+    def cut(self) -> HandlerCut:
+        """See StateHandler. Has what this rank knows: at a commit, what all have processed."""
+        processed = torch.from_numpy(np.packbits(self._saved.processed))
+        return HandlerCut({"epoch": self._saved.epoch, "samples": len(self._saved.base), "processed": processed})
+
+    def resume(self, common: Any, owns: Owns) -> None:  # noqa: ARG002 - of all ranks
+        """See StateHandler. What is not processed is dealt out among the ranks that there are now."""
+        own, theirs = len(self._saved.base), common["samples"]
+        if own != theirs:
+            raise MismatchError(f"the cut is of an ElasticSampler of {theirs} samples, and this one has {own}")
+        self.value.go_on(common["epoch"], np.unpackbits(common["processed"].numpy(), count=own).astype(np.bool_))
+        self.save()
+
+
+class KeptHandler(StateHandler[KeptOnServers]):
+    """What servers keep, and a world takes with it. Only cuts have it."""
+
+    def save(self) -> None:
+        """Does nothing."""
+
+    def restore(self) -> None:
+        """Does nothing: servers have it as it is."""
+
+    def sync(self) -> None:
+        """Does nothing: it is the same for all ranks."""
+
+    def cut(self) -> HandlerCut:
+        """See StateHandler. Servers' part is not here, but in State.kept."""
+        return HandlerCut(None)
+
+    def resume(self, common: Any, owns: Owns) -> None:
+        """Does nothing. See `cut`."""
+
 
 _registry: list[tuple[type, Callable[[Any], StateHandler[Any]]]] = [
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
     (ElasticSampler, SamplerStateHandler),
+    (KeptOnServers, KeptHandler),
 ]
 
 
@@ -175,6 +262,29 @@ class TorchState(ObjectState):
             handler.sync()
         super().sync()
 
+    def cut(self) -> CutContent:
+        """See State."""
+        plain, kept = super().cut(), self.kept()
+        cuts = {name: handler.cut() for name, handler in self._handlers.items()}
+        values = {name: one.own for name, one in cuts.items() if one.own is not None}
+        residuals = {name: _tensors(one.residuals()) for name, one in kept.items() if isinstance(one, LeavesOut)}
+        own = {**plain.own, "values": values, "residuals": residuals}
+        common = {**plain.common, **{name: one.common for name, one in cuts.items()}}
+        return CutContent(common, own, {name: one.taken() for name, one in kept.items()})
+
+    def resume(self, common: Mapping[str, Any], owns: Owns) -> None:
+        """See State. Raises MismatchError where the cut has not what handlers keep."""
+        if missing := self._handlers.keys() - common.keys():
+            raise MismatchError(f"the cut has nothing of {', '.join(map(repr, sorted(missing)))}, which this state has")
+        for name, handler in self._handlers.items():
+            handler.resume(common[name], owns.of(name))
+        super().resume(common, owns)
+
+    def kept(self) -> dict[str, KeptOnServers]:
+        """See State."""
+        values = {name: handler.value for name, handler in self._handlers.items()}
+        return {name: value for name, value in values.items() if isinstance(value, KeptOnServers)}
+
     def _samplers(self) -> list[ElasticSampler]:
         return [handler.value for handler in self._handlers.values() if isinstance(handler, SamplerStateHandler)]
 
@@ -188,6 +298,10 @@ class TorchState(ObjectState):
 
 def _handler_of(value: Any) -> StateHandler[Any] | None:
     return next((make(value) for kind, make in _registry if isinstance(value, kind)), None)
+
+
+def _tensors(arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def _alike(now: torch.Tensor, kept: torch.Tensor) -> bool:

@@ -35,15 +35,16 @@ def saved(reducer: Reducer) -> dict[str, Any]:
 def restore(reducer: Reducer, memory: dict[str, Any] | None) -> None:
     """Takes what `saved` gave, or forgets what there is. All ranks must call it with the same rounds.
 
-    What a rank has not sent yet is of no use to another rank, or among other ranks: it is dropped there.
+    What a rank has not sent yet is of no use to another rank, or among other ranks: it is dropped there. Without "rank"
+    and "size" it was made for this one.
     """
     if not reducer.codecs.used:
         return
-    found = memory or {"rank": 0, "size": 0, "rounds": 0, "parameters": {}}
+    found = memory or {"rounds": 0, "parameters": {}}
     if reducer.active:
         raise InvalidArgumentError("load_state_dict between backward and step: call it after step() or zero_grad()")
     worker = reducer.route.worker
-    own = (found["rank"], found["size"]) == (worker.rank, worker.size)
+    own = "rank" not in found or _whose(found) == (worker.rank, worker.size)
     if memory and not own:
         logger.info("rank %d of %d: residuals of rank %s of %s are dropped", worker.rank, worker.size, *_whose(found))
     kept = {
