@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, get_type_hints
 
+from byteps_like.config_clock import FailureClock, check_clock
 from byteps_like.config_environment import PREFIX, aliases_of, nearest, read_environment, settings_in
 from byteps_like.config_values import LARGEST_PARTITION, SMALLEST_PARTITION, parse
 from byteps_like.errors import ConfigError
@@ -105,6 +106,13 @@ class Config:
     )
     shards: int = _setting(0, "Number of threads of a server; 0: by the number of cores.")
     server_memory_limit: int = _setting(0, "Most memory that a server may use; 0: half of the host's memory.")
+    failure_timeout: float = _setting(
+        10.0,
+        "Time after which members are given up, 1 to 600 s; if it is set, and in elastic jobs, heartbeat_interval and"
+        " peer_grace are 1/20 of it, stall_warning half of it, join_timeout 6 and stall_timeout 12 times as long,"
+        " unless they are set themselves (docs/explanation/elasticity.md).",
+        job_wide=True,
+    )
     stall_warning: float = _setting(
         5.0, "Wait of a round after which a warning names the missing ranks.", job_wide=True
     )
@@ -220,6 +228,7 @@ class Config:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "log_level", self.log_level.upper())
+        self._follow_clock()
         _check_choice("role", self.role, _ROLES)
         _check_choice("log_level", self.log_level, _LOG_LEVELS)
         _check_choice("compression_check", self.compression_check, ("auto", "on", "off"))
@@ -232,6 +241,22 @@ class Config:
         _check_elastic(self)
         if self.scheduler:
             split_address("scheduler", self.scheduler)
+
+    def _follow_clock(self) -> None:
+        """What nobody has set follows from `failure_timeout`, where that counts."""
+        defaults = {item.name: item.default for item in fields(self)}
+        timed = FailureClock(self.failure_timeout).settings()
+        given = {name for name in ("failure_timeout", *timed)
+                 if name in self.explicit or getattr(self, name) != defaults[name]}  # fmt: skip
+        if self.elastic or "failure_timeout" in given:
+            for name in timed.keys() - given:
+                object.__setattr__(self, name, timed[name])
+        check_clock({name: getattr(self, name) for name in ("failure_timeout", *timed)}, given)
+
+    @property
+    def clock(self) -> FailureClock:
+        """What else follows from `failure_timeout`."""
+        return FailureClock(self.failure_timeout)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **arguments: Any) -> Config:

@@ -1,4 +1,4 @@
 """Starting jobs and laboratories of hosts on one machine.
 
-Private: display, environment, job, jobdir, lines, replacing.
+Private: display, environment, job, jobdir, lines, obituary, replacing.
 """

@@ -28,6 +28,7 @@ from byteps_like.launch.ending.verdict import JobEnding, verdict
 from byteps_like.launch.hosts import gpus
 from byteps_like.launch.jobdir import JobDirectory
 from byteps_like.launch.monitor import Monitor
+from byteps_like.launch.obituary import Obituary
 from byteps_like.launch.options import RunOptions
 from byteps_like.launch.replacing import Replacing
 from byteps_like.launch.service import scheduler_command, server_command
@@ -71,6 +72,7 @@ class Job:
         self._started = time.monotonic()
         self._address = b""
         self._replacing = Replacing(options.most_deaths)
+        self._obituary = Obituary()
         self._attendant = options.attendant
 
     def run(self) -> int:
@@ -98,10 +100,13 @@ class Job:
         """The first, or another one in place of one that died, at its address and from where it stopped."""
         self._address = b""
         read_end, write_end = os.pipe()
+        deaths = self._obituary.open()
         try:
-            self._spawn(ChildPart("scheduler", 0), scheduler_command(write_end), pass_fds=(write_end,))
+            command = scheduler_command(write_end, deaths)
+            self._spawn(ChildPart("scheduler", 0), command, pass_fds=(write_end, deaths))
         finally:
             os.close(write_end)
+            os.close(deaths)
         self._selector.register(read_end, selectors.EVENT_READ, self._on_address)
 
     def _on_address(self, descriptor: int) -> None:
@@ -179,6 +184,7 @@ class Job:
             raise SystemCallError(f"can't start {part} ({shlex.join(command)}): {error.strerror}") from error
         (self._workers if part.role == "worker" else self._services).append(child)
         self._attendant.started(child, time.monotonic())
+        self._obituary.began(child.process.pid)
         if self._options.log_dir is not None:
             name = f"{part.role}-{part.rank}.log" if part.role != "scheduler" else "scheduler.log"
             before = self._logs.pop(part, None)
@@ -262,6 +268,7 @@ class Job:
                 pass
             self._show(output, output.splitter.finish())
         child.reap(time.monotonic())
+        self._obituary.ended(child.process.pid)
         self._selector.unregister(child.pidfd)
         self._attendant.ended(child, time.monotonic())
         if child.part.role != "worker":
@@ -389,6 +396,7 @@ class Job:
                 child.process.kill()
                 child.process.wait()
             child.close()
+        self._obituary.close()
         for log in self._logs.values():
             log.close()
         self._display.close()

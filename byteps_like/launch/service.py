@@ -19,9 +19,10 @@ from byteps_like.errors import SystemCallError
 from byteps_like.launch.exits import errors_in_one_line
 
 
-def scheduler_command(told: int) -> list[str]:
-    """Runs the scheduler, which writes its address and a line end to the descriptor `told` before it listens there."""
-    return [sys.executable, "-m", __name__, "scheduler", str(told)]
+def scheduler_command(told: int, deaths: int) -> list[str]:
+    """Runs the scheduler, which writes its address and a line end to the descriptor `told` before it listens there, and
+    reads from `deaths` the ids of members' processes that have ended, a line each."""
+    return [sys.executable, "-m", __name__, "scheduler", str(told), str(deaths)]
 
 
 def server_command() -> list[str]:
@@ -29,7 +30,7 @@ def server_command() -> list[str]:
     return [sys.executable, "-m", __name__, "server"]
 
 
-def main(role: str, told: str = "") -> int:
+def main(role: str, told: str = "", deaths: str = "") -> int:
     """Runs the service until its job has ended, and returns its exit code."""
     if role == "server":
         from byteps_like.server.process import run_server, server_config
@@ -40,7 +41,7 @@ def main(role: str, told: str = "") -> int:
         _tell(int(told), address)
         from byteps_like.control.calls.scheduler import run_scheduler
 
-        return run_scheduler(replace(config, scheduler=address))
+        return run_scheduler(replace(config, scheduler=address), deaths=int(deaths))
 
 
 @contextmanager

@@ -13,7 +13,19 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # From the ground up. A part may use what is on its own floor and below it.
 PYTHON_FLOORS: list[set[str]] = [
-    {"errors", "config", "config_environment", "config_values", "dtypes", "limits", "log", "wire", "timeline", "_core"},
+    {
+        "errors",
+        "config",
+        "config_clock",
+        "config_environment",
+        "config_values",
+        "dtypes",
+        "limits",
+        "log",
+        "wire",
+        "timeline",
+        "_core",
+    },
     # The seams: plain data types that all floors speak of.
     {"worker.api", "worker.current", "worker.keeping", "worker.standing", "worker.tables", "collectives.api"},
     {"compression", "cuda"},

@@ -144,7 +144,7 @@ def test_job_settings() -> None:
     config = Config.from_env({}, stall_warning=1.0)
     assert config.job_settings(explicit_only=True) == {"stall_warning": "1.0"}
     names = "partition_bytes segment_bytes stall_warning stall_timeout compression_check compression_monitor"
-    names += " local_shares tls elastic min_workers max_workers"
+    names += " local_shares tls elastic min_workers max_workers failure_timeout"
     assert set(config.job_settings()) == set(names.split())
 
 

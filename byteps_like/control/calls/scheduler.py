@@ -24,6 +24,7 @@ from byteps_like.control.calls.ruler import ADDRESSEE
 from byteps_like.control.calls.secret import load
 from byteps_like.control.calls.service import SchedulerService
 from byteps_like.control.hosts.address import join_address, listen_address
+from byteps_like.control.hosts.routes import host_id
 from byteps_like.control.members.forming import Terms
 from byteps_like.control.members.membership import Membership, Patience
 from byteps_like.control.records.opening import open_records
@@ -85,6 +86,28 @@ class SchedulerServer:
         """True when the job has ended, False after `timeout` seconds."""
         return control_loop().run(self._wait(timeout))
 
+    def hear_of_deaths(self, source: int) -> None:
+        """Reads the descriptor `source` from now on, to its end: lines with the ids of processes of this host that have
+        ended, in order or not."""
+        control_loop().run(self._hear_of_deaths(source))
+
+    async def _hear_of_deaths(self, source: int) -> None:
+        loop, unread, here = asyncio.get_running_loop(), bytearray(), host_id()
+        os.set_blocking(source, False)
+
+        def read() -> None:
+            data = os.read(source, 4096)
+            unread.extend(data)
+            *lines, rest = bytes(unread).split(b"\n")
+            unread[:] = rest
+            if not data:
+                loop.remove_reader(source)
+                os.close(source)
+            if self._service is not None:
+                self._service.processes_ended(here, {int(line) for line in lines if line.isdigit()})
+
+        loop.add_reader(source, read)
+
     @property
     def failed(self) -> bool:
         """True if the last epoch has failed, or this scheduler can't go on."""
@@ -118,7 +141,9 @@ class SchedulerServer:
         past = None if journal is None else journal.past()
         incarnation = os.urandom(INCARNATION_BYTES) if past is None else past[0]
         membership = Membership(config.job, incarnation, terms_of(config), patience_of(config))
-        self._service = SchedulerService(membership, watch_rates=config.replan, journal=journal)
+        self._service = SchedulerService(
+            membership, watch_rates=config.replan, journal=journal, absence=config.clock.absence
+        )
         if past is not None:
             log.info("going on with job %r in term %d", config.job, self._records.term if self._records else 0)
             self._service.resume(*past[1:])
@@ -163,17 +188,30 @@ def terms_of(config: Config) -> Terms:
 
 def patience_of(config: Config) -> Patience:
     """Deadlines by the configuration."""
+    clock, named = config.clock, config.stall_warning
+    if config.elastic or "failure_timeout" in config.explicit:
+        named = clock.quiet
     return Patience(
         grace=config.peer_grace,
+        first_watch=clock.return_to_scheduler,
+        returning=clock.return_to_job,
         after_failure=config.join_timeout,
-        quiet=max(config.stall_warning, 3 * config.heartbeat_interval),
+        prepare=clock.prepare,
+        quiet=max(named, 3 * config.heartbeat_interval),
     )
 
 
-def run_scheduler(config: Config, announce: Callable[[str], None] | None = None, *, standby: bool = False) -> int:
+def run_scheduler(
+    config: Config,
+    announce: Callable[[str], None] | None = None,
+    *,
+    standby: bool = False,
+    deaths: int | None = None,
+) -> int:
     """Runs the scheduler until the job has ended or SIGTERM or SIGINT comes; main thread only.
 
-    `announce` gets the address host:port once it listens. Returns the process's exit code: 0, or 1 after a failure.
+    `announce` gets the address host:port once it listens. From the descriptor `deaths` it reads which processes of this
+    host have ended. Returns the process's exit code: 0, or 1 after a failure.
     """
     logs.set_up("scheduler", config.log_level)
     server = SchedulerServer(config, standby=standby)
@@ -185,6 +223,8 @@ def run_scheduler(config: Config, announce: Callable[[str], None] | None = None,
     waiter.add_done_callback(lambda _: stop.set())
     if announce is not None:
         announce(address)
+    if deaths is not None:
+        server.hear_of_deaths(deaths)
     stop.wait()
     server.stop()
     return 1 if server.failed else 0

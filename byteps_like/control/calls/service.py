@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
 from google.protobuf.message import Message
 
+from byteps_like.config_clock import FailureClock
 from byteps_like.control import bounds
 from byteps_like.control.calls import wire
 from byteps_like.control.calls.journal import Decisions, Journal, PastTable, RuleEndedError
@@ -43,9 +44,6 @@ _TIMER_SLACK = 0.03
 """Seconds of changes after which the timer is set once, however many members come and go at a time."""
 
 
-ABSENCE_SECONDS = 60.0
-"""For which members wait for the next scheduler, where there may be one."""
-
 _LEVELS = {
     EventKind.FAILED: logging.ERROR,
     EventKind.WARNING: logging.WARNING,
@@ -57,13 +55,21 @@ _LEVELS = {
 class SchedulerService:
     """Handlers of all methods. Time is `loop.time()`."""
 
-    def __init__(self, membership: Membership, *, watch_rates: bool = False, journal: Journal | None = None) -> None:
-        """`journal`: keeps what is decided, so that another scheduler can `resume`; None: nothing is kept."""
+    def __init__(
+        self,
+        membership: Membership,
+        *,
+        watch_rates: bool = False,
+        journal: Journal | None = None,
+        absence: float = FailureClock().absence,
+    ) -> None:
+        """`journal`: keeps what is decided, so that another scheduler can `resume`, for which members wait `absence`
+        seconds; None: nothing is kept."""
         self.membership = membership
         self.failure: RuleEndedError | None = None
         """Why this scheduler has ended, though the job has not."""
         self._journal = journal
-        self._absence = 0.0 if journal is None else ABSENCE_SECONDS
+        self._absence = 0.0 if journal is None else absence
         self._watch_rates = watch_rates
         self._rates: CardRates | None = None
         self.ended = asyncio.Event()
@@ -132,6 +138,12 @@ class SchedulerService:
             log.error("this scheduler ends, and the job goes on: %s", why)
             self.failure = RuleEndedError(str(why))
             self.ended.set()
+
+    def processes_ended(self, host_id: str, pids: Set[int]) -> None:
+        """Whoever has started them says so: nobody waits for them to come back."""
+        with suppress(RuleEndedError):
+            self.membership.processes_ended(host_id, pids, self._loop.time())
+            self._after()
 
     def stop(self) -> None:
         """Decides nothing any more: another one may."""
@@ -410,8 +422,8 @@ class SchedulerService:
         weights = list(self._weights) or [float(max(server.shards, 1)) for server in view.servers]
         for rank in lost:
             weights[rank] = 0.0
-        if not any(weights):  # those that are left had none
-            weights = [float(rank not in lost) for rank in range(len(weights))]
+        if not any(weights):  # those that are left had none; where nobody is left nothing will be placed
+            weights = [float(rank not in lost or len(lost) == len(weights)) for rank in range(len(weights))]
         return Placer.of(view, self._partition_bytes, weights)
 
     def _judge_losses(self) -> None:

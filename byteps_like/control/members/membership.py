@@ -11,7 +11,7 @@ process (SIGSTOP), whose kernel keeps its connections, is never lost.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from byteps_like.control.members.diagnosis import STABLE_REPORTS, find_deadlock
@@ -51,6 +51,7 @@ from byteps_like.errors import (
     TooFewWorkersError,
 )
 
+_BROKEN = "the connection to the scheduler broke, and {}"
 DIAGNOSIS_SECONDS = 1.0
 """From one look for a deadlock to the next."""
 
@@ -262,6 +263,12 @@ class Membership:
             seat.suspected = now
             self._suspects[id] = seat
 
+    def processes_ended(self, host_id: str, pids: Set[int], now: float) -> None:
+        """Those of a host, as whoever has started them says: members among them that have not left are lost."""
+        here = [seat for seat in self._seats.values() if seat.member.pid in pids and seat.member.host_id == host_id]
+        if here:
+            self._lose(here, now, "the process has ended")
+
     def ready(self, id: str, epoch: int, now: float) -> None:
         """A server has taken up `epoch`; when all have, the workers hear of the world."""
         seat = self.seat(id)
@@ -461,12 +468,12 @@ class Membership:
                 return
             holder = self._current().holder(claim)
             if holder is not None and holder.suspected is not None:
-                self._lose([holder], now, "another process has taken its rank")
+                self._lose([holder], now, _BROKEN.format("another process has taken its rank"))
             else:
                 self._current().check_late(claim, now)
         waiting = self.forming.holder(claim.member)
         if waiting is not None and waiting.suspected is not None and waiting.watched:
-            self._lose([waiting], now, "another process has taken its rank")
+            self._lose([waiting], now, _BROKEN.format("another process has taken its rank"))
         self.forming.check(claim)
 
     def _lacks_server(self) -> bool:
@@ -609,7 +616,7 @@ class Membership:
     def _lose_suspects(self, now: float) -> None:
         # A host that goes takes several members: name them together.
         lost = [seat for seat in self._suspects.values() if self._lost_at(seat) <= now + self.patience.grace / 4]
-        self._lose(lost, now, f"it did not come back within {self.patience.grace:g} s")
+        self._lose(lost, now, _BROKEN.format(f"it did not come back within {self.patience.grace:g} s"))
 
     def _first_given_up(self) -> float | None:
         return min((seat.deadline for seat in self._returning.values() if seat.deadline is not None), default=None)
@@ -630,7 +637,7 @@ class Membership:
         for seat in running:
             self._become(seat, SeatState.LOST)
         if running:
-            self._go_on_without(running, f"the connection to the scheduler broke, and {why}", now)
+            self._go_on_without(running, why, now)
         for seat in seats:
             if seat.state is SeatState.WAITING:
                 text = f"{describe(seat.member)} died while the world was forming"

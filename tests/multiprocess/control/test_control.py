@@ -172,3 +172,26 @@ def test_a_rank_that_has_left_is_not_waited_for(cluster: Cluster) -> None:
     for said in (first.outcome(), third.ask("barrier", name="a")):
         assert said["error"] == "StalledError"
         assert f"worker 1 (host here, pid {second.process.pid}) left the job" in said["text"]
+
+
+def test_with_a_short_clock_silence_is_named_early_and_is_no_death() -> None:
+    cluster = Cluster(failure_timeout=2)
+    try:
+        first, stopped = cluster.workers(2, failure_timeout=2)
+        stopped.kill(signal.SIGSTOP)
+        text = first.hear("event")["text"]
+        assert "no sign of life from worker 1" in text and text.split(" for ")[1][:3] in {"0.4", "0.5", "0.6", "0.7"}, (
+            text
+        )
+        time.sleep(2.5)
+        stopped.kill(signal.SIGCONT)
+        stopped.send("barrier", name="alive")
+        assert first.ask("barrier", name="alive")["answer"] == "barrier"
+        assert stopped.outcome()["answer"] == "barrier"
+        began = time.monotonic()
+        stopped.kill()
+        failed = first.hear("event")
+        assert (failed["error"], failed["event"]) == ("PeerLostError", "failed"), failed
+        assert "it did not come back within 0.1 s" in failed["text"] and time.monotonic() - began < 5
+    finally:
+        cluster.end()

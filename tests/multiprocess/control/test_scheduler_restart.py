@@ -150,3 +150,22 @@ def test_an_ended_job_is_forgotten(job: Job) -> None:
     again.hear("address")
     worker = job.cluster.start("worker", world_size=1, num_servers=0)
     assert worker.ask("join", rank=0, force_distributed=True)["epoch"] == 1
+
+
+def test_a_shorter_clock_names_the_dead_earlier(tmp_path: Path) -> None:
+    cluster = Cluster(scheduler_state=str(tmp_path), failure_timeout=4)
+    try:
+        first, second = cluster.workers(2, failure_timeout=4)
+        cluster.scheduler.kill()
+        second.kill()
+        cluster.scheduler.process.wait(10)
+        cluster.scheduler = Process(
+            "scheduler", role="scheduler", scheduler=cluster.address, scheduler_state=tmp_path, failure_timeout=4
+        )
+        cluster.processes.append(cluster.scheduler)
+        cluster.scheduler.hear("address")
+        began = time.monotonic()
+        assert "worker 1 (host here, pid" in first.hear("event")["text"]
+        assert time.monotonic() - began < 5, "in 2 s, not in the 5 s of a failure_timeout of 10"
+    finally:
+        cluster.end()

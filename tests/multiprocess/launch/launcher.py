@@ -48,10 +48,10 @@ class Launcher:
         self.processes.append(process)
         return process
 
-    def finish(self, process: subprocess.Popen[bytes]) -> Finished:
+    def finish(self, process: subprocess.Popen[bytes], deadline: float = DEADLINE) -> Finished:
         """Waits for the end."""
         start = time.monotonic()
-        out, err = process.communicate(timeout=DEADLINE)
+        out, err = process.communicate(timeout=deadline)
         return Finished(process.returncode, out.decode(errors="replace"), err.decode(), time.monotonic() - start)
 
     def run(self, options: str, *command: str) -> Finished:

@@ -92,7 +92,7 @@ def test_a_scheduler_that_ends_before_it_listens_is_named(launcher):
 import sys
 from byteps_like.launch import job, run
 from byteps_like.launch.options import RunOptions
-job.scheduler_command = lambda told: [sys.executable, "-I", "-S", "-c", {scheduler!r}.format(told=told)]
+job.scheduler_command = lambda told, deaths: [sys.executable, "-I", "-S", "-c", {scheduler!r}.format(told=told)]
 sys.exit(run.run_job(RunOptions(["sleep", "60"], workers=2, servers=0, settle=0.1)))
 """
     environment = {**os.environ, "TMPDIR": str(launcher.tmp)}

@@ -1,5 +1,6 @@
 """`byteps-like run` whose scheduler dies: steps go on, another one takes over, and not without end."""
 
+import json
 import os
 import signal
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 pytest.importorskip("byteps_like._core")
 
-from launcher import wait_until
+from launcher import ROOT, wait_until
 
 STEPS = """
 import os, time
@@ -79,3 +80,19 @@ def test_schedulers_that_die_one_after_the_other_end_the_job(launcher):
     assert result.code == 137, result
     assert "scheduler failed first: killed by signal 9" in result.err
     assert launcher.left() == []
+
+
+@pytest.mark.parametrize("with_scheduler", [False, True])
+def test_whom_the_launcher_has_seen_dead_nobody_waits_for(launcher, with_scheduler):
+    """By the clock a worker that is gone would have half a minute to come back, and five to another scheduler."""
+    script = ROOT / "tests" / "scenarios" / "elastic" / "server_training.py"
+    options = "-n 2 -s 1 --max-workers 2 --no-prefix --env BYTEPS_LIKE_FAILURE_TIMEOUT=600"
+    process = launcher.start(f"{options} --env GOAL=2,1,2", sys.executable, str(script))
+    while b'"step"' not in (line := process.stdout.readline()):
+        assert line, process.stderr.read()
+    if with_scheduler:
+        assert kill_scheduler(launcher)
+    os.kill(json.loads(line)["pid"], signal.SIGKILL)
+    result = launcher.finish(process, 90)
+    assert result.code == 0, result
+    assert "died: the process has ended" in result.err and result.out.count('"sizes": [2, 1, 2]') == 2, result

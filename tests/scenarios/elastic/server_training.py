@@ -32,7 +32,7 @@ model = torch.nn.Sequential(torch.nn.Linear(3, 500), torch.nn.Tanh(), torch.nn.L
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
 optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 sampler = bps.elastic.ElasticSampler(data, seed=7)
-goal = [int(size) for size in os.environ["GOAL"].split()]
+goal = [int(size) for size in os.environ["GOAL"].replace(",", " ").split()]
 
 
 def features(numbers: torch.Tensor) -> torch.Tensor:

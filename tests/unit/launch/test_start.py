@@ -31,7 +31,7 @@ def test_workers_import_no_library_of_options_or_tables() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("command", [scheduler_command(1), server_command()], ids=["scheduler", "server"])
+@pytest.mark.parametrize("command", [scheduler_command(1, 2), server_command()], ids=["scheduler", "server"])
 def test_services_import_no_library_of_arrays_or_options(command: list[str]) -> None:
     traced = [command[0], "-X", "importtime", *command[1:]]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("BYTEPS_", "DMLC_"))}

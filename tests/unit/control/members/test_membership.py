@@ -550,3 +550,29 @@ def test_all_who_are_silent_are_mentioned_in_one_message(job: Job) -> None:
     job.wait(20)
     (warning,) = job.events("w0", EventKind.WARNING)
     assert "worker 0 (host host0, pid 100), worker 1" in warning.text
+
+
+def test_who_has_started_a_process_knows_first_that_it_has_ended() -> None:
+    job = Job()
+    job.form()
+    job.membership.processes_ended("boot1", {102}, job.now)  # worker 2 is on the other host
+    job.membership.processes_ended("boot0", {7}, job.now)
+    job.deliver()
+    assert job.state is JobState.RUNNING
+    job.membership.processes_ended("boot0", {102}, job.now)
+    job.deliver()
+    failure = job.failure("w0")
+    assert str(failure) == "worker 2 (host host0, pid 102) died: the process has ended"
+    assert isinstance(failure, PeerLostError) and failure.peer == "worker 2"
+
+
+def test_a_scheduler_that_goes_on_need_not_wait_for_who_is_known_to_be_dead() -> None:
+    job = Job()
+    job.form()
+    job.restart()
+    job.come_back("w0", "w2", "s0", "s1")
+    job.wait(4.9)
+    assert job.state is JobState.RUNNING, "worker 1 may come back yet"
+    job.membership.processes_ended("boot1", {101}, job.now)
+    job.deliver()
+    assert isinstance(job.failure("w2"), PeerLostError)

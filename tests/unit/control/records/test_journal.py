@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from byteps_like.control.calls import wire
 from byteps_like.control.calls.journal import Decisions, Journal, PastTable, RuleEndedError
 from byteps_like.control.calls.service import SchedulerService
 from byteps_like.control.members.membership import Membership
@@ -16,6 +17,7 @@ from byteps_like.control.members.past import JobState
 from byteps_like.control.placing.declarations import Declarations
 from byteps_like.control.placing.placement import Placer
 from byteps_like.control.records.records import Changes
+from byteps_like.control.types import MemberRole
 from byteps_like.control.v1 import records_pb2 as pb
 from byteps_like.control.v1 import scheduler_pb2
 from byteps_like.dtypes import DType
@@ -23,6 +25,7 @@ from byteps_like.errors import BytePSLikeError, CorruptError, RefusedError, Syst
 from byteps_like.worker.api import TensorSpec
 from tests.fakes.control.records import RecordsInMemory
 from tests.fakes.views import view_of
+from tests.unit.control.members.membership_world import claim
 
 VIEW = view_of(range(3))
 SPECS = [
@@ -221,3 +224,26 @@ def test_records_that_make_no_sense_are_an_error(content: bytes) -> None:
     records.kept["job"] = content
     with pytest.raises(CorruptError, match="record 'job'"):
         Journal(records).past()
+
+
+def test_a_scheduler_goes_on_with_a_world_whose_servers_have_all_died() -> None:
+    async def test() -> None:
+        records = RecordsInMemory()
+        membership = Membership("job")
+        service = SchedulerService(membership, journal=Journal(records))
+        for role, id in ((MemberRole.WORKER, "w0"), (MemberRole.SERVER, "s0")):
+            own = {"world_size": 1, "num_servers": 1} if role is MemberRole.WORKER else {}
+            membership.join(claim(role, 0, id, **own), 0.0)
+            membership.watching(id, 0.0)
+        membership.ready("s0", 1, 0.0)
+        await service.declare(scheduler_pb2.DeclareRequest(member_id="w0", specs=[wire.spec_to_wire(SPECS[0])]))
+        membership.broken("s0", 0.0)
+        membership.tick(1.0)
+        service._after()
+        assert membership.state is JobState.FORMING
+        journal = Journal(records)
+        past = journal.past()
+        assert past is not None
+        SchedulerService(Membership("job", past[0]), journal=journal).resume(*past[1:])
+
+    asyncio.run(test())
