@@ -78,6 +78,14 @@ MaxDeaths = Annotated[
     int,
     typer.Option(min=0, help="Replace who dies no more often than so many times a minute; 0: any number of times."),
 ]
+State = Annotated[
+    str,
+    typer.Option(
+        metavar="PLACE",
+        help="Where the scheduler keeps its decisions: a folder, or an etcd as etcd://host:port,host:port/prefix;"
+        " default: a temporary folder.",
+    ),
+]
 NoPin = Annotated[bool, typer.Option("--no-pin", help="Do not pin workers to the cores next to their GPUs.")]
 Start = Annotated[
     str, typer.Option(metavar="TEMPLATE", help="What starts workers on other hosts, as in 'ssh {host} {command}'.")
@@ -103,6 +111,7 @@ def run(
     timeout: Annotated[float | None, typer.Option(min=0.0, help="End the job after this many seconds.")] = None,
     grace: Annotated[float, typer.Option(min=0.0, help="Seconds between SIGTERM and SIGKILL.")] = 5.0,
     job: Annotated[str, typer.Option(help="Name of the job; default: a new one.")] = "",
+    state: State = "",
     tls: Tls = False,
     min_workers: MinWorkers = None,
     max_workers: MaxWorkers = None,
@@ -137,6 +146,7 @@ def run(
         timeout=timeout,
         grace=grace,
         job=job,
+        state=state,
         min_workers=min_workers,
         elastic=elastic,
         most_deaths=max_deaths,

@@ -32,8 +32,8 @@ class JobShape:
     shards: int | None
     secret_file: Path
     scheduler: str = "127.0.0.1:0"
-    scheduler_state: Path | None = None
-    """Where the scheduler keeps what it decides; None: nowhere, and the job ends with it."""
+    scheduler_state: str = ""
+    """Where the scheduler keeps what it decides; empty: nowhere, and the job ends with it."""
     elastic: bool = False
     """Workers come and go: they are given their ranks when they have joined."""
 
@@ -64,7 +64,7 @@ def of_service(base: Mapping[str, str], shape: JobShape, role: str, rank: int) -
         "PYTHONUNBUFFERED": "1",
     }
     if role == "scheduler":
-        environment["BYTEPS_LIKE_SCHEDULER_STATE"] = str(shape.scheduler_state or "")
+        environment["BYTEPS_LIKE_SCHEDULER_STATE"] = shape.scheduler_state
     if shape.shards is not None:
         environment["BYTEPS_LIKE_SHARDS"] = str(shape.shards)
     return environment

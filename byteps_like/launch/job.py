@@ -60,7 +60,7 @@ class Job:
             secret_file=directory.secret_file,
             scheduler="127.0.0.1:0" if self._crew is None else join_address(self._crew.listening_host(), 0),
             elastic=self._crew is not None,
-            scheduler_state=None if network_of(directory.path) else directory.path / "scheduler",
+            scheduler_state=options.state or ("" if network_of(directory.path) else str(directory.path / "scheduler")),
         )
         self._selector = selectors.DefaultSelector()
         self._workers: list[Child] = []

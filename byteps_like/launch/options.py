@@ -36,6 +36,8 @@ class RunOptions:
     grace: float = 5.0
     settle: float = 1.0
     job: str = ""
+    state: str = ""
+    """Where the scheduler keeps what it decides: a folder or an etcd; empty: among the files of the job."""
     min_workers: int | None = None
     """Workers that must stay for the job to go on when others fail; None: all."""
     elastic: ElasticOptions | None = None

@@ -13,6 +13,8 @@ pytest.importorskip("byteps_like._core")
 
 from launcher import ROOT, wait_until
 
+from tests.real_etcd import RealEtcd
+
 STEPS = """
 import os, time
 import numpy as np
@@ -67,6 +69,35 @@ def test_steps_go_on_and_another_one_takes_over(launcher):
     assert result.out.count("done") == 2
     assert result.err.count("the scheduler died (killed by signal 9 (SIGKILL)); another one goes on") == 3
     assert launcher.left() == []
+
+
+@pytest.mark.parametrize("place", ["folder", "etcd"])
+def test_its_state_may_be_elsewhere(launcher, tmp_path, place):
+    etcd = RealEtcd(tmp_path / "etcd") if place == "etcd" else None
+    try:
+        state = tmp_path / "state" if etcd is None else f"etcd://{etcd.endpoint}/launched"
+        process = launcher.start(f"-n 2 -s 1 --job named --state {state}", sys.executable, "-c", STEPS)
+        some_steps(process)
+        wait_until(lambda: kill_scheduler(launcher))
+        some_steps(process)
+        (launcher.files()[0] / "stop").touch()
+        result = launcher.finish(process)
+        assert result.code == 0, result
+        assert result.out.count("done") == 2 and "another one goes on where it stopped" in result.err
+        kept = (
+            sorted(state.iterdir())
+            if etcd is None
+            else etcd.control("get", "--prefix", "--keys-only", "launched/named/").split()
+        )
+        assert kept, "nothing is there"
+    finally:
+        if etcd is not None:
+            etcd.kill()
+
+
+def test_a_place_that_can_not_be_one_ends_the_job(launcher):
+    result = launcher.run("-n 1 --state zookeeper://a:1", sys.executable, "-c", STEPS)
+    assert result.code == 2 and "is neither a folder nor one of etcd, etcds://" in result.err, result
 
 
 def test_schedulers_that_die_one_after_the_other_end_the_job(launcher):
