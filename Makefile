@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test setup-rdma setup-ci core proto configure-tests demo test test-fast test-python test-native test-rdma sim sim-all soak \
   test-torch test-sanitizers build-native build-sanitizers test-python-versions build-fuzz fuzz check lint arm tidy tidy-files format bench bench-server bench-codecs bench-training bench-placement bench-racks bench-consistency \
-  bench-compression bench-rdma bench-tls docs wheel clean kernels test-gpu bench-gpu
+  bench-compression bench-rdma bench-tls bench-strangers docs wheel clean kernels test-gpu bench-gpu
 
 help:  ## this list
 	@echo "make RECIPE, where RECIPE is one of"
@@ -207,6 +207,10 @@ bench-rdma:  ## RDMA links against perftest's ib_write_bw and ib_send_lat, in th
 
 bench-tls: $(READY) core  ## links with tls=on against links in the clear, over loopback, on two cores (a minute)
 	@$(PYTHON) -m bench.internals.tls
+
+bench-strangers: $(READY) core  ## members' way in past 1,500 strangers a second at each port, and what those cost (a minute)
+	@$(PYTHON) -m bench.internals.strangers
+	@$(PYTHON) -m bench.internals.strangers --one-port --tls
 
 docs: setup  ## regenerates the generated parts of docs/
 	@$(PYTHON) -m byteps_like.config > docs/reference/config.md

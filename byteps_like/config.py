@@ -205,7 +205,14 @@ class Config:
     )
     collective_table: str = _setting("", "File written by `byteps-like tune collectives`; empty: none.")
     door: bool = _setting(True, "Whether servers also accept workers without the native core, over ZeroMQ.")
-    metrics_port: int = _setting(0, "Port of a server's Prometheus metrics; 0: none.")
+    one_port: bool = _setting(
+        False,
+        "Whether a server has one TCP port, `port`, for links, calls, the door and metrics, so that a firewall has to"
+        " open no more (docs/how-to/one-port.md).",
+    )
+    metrics_port: int = _setting(
+        0, "Port of a server's Prometheus metrics; 0: none. With one_port any other number: they are at that port."
+    )
     worker_metrics_port: int = _setting(
         0, "Port of a worker's Prometheus metrics, to which its local rank is added; 0: none."
     )

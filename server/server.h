@@ -39,6 +39,7 @@ class Server {
   void LeaveOut(uint32_t epoch, uint32_t rank);  // a worker of this epoch has died, and the others go on
   void Stop();
 
+  Admission& entrance() { return *admission_; }
   const std::vector<std::unique_ptr<Shard>>& shards() const { return shards_; }
 
  private:

@@ -119,6 +119,7 @@ void BindLog(nanobind::module_& m);
 void BindRdma(nanobind::module_& m);
 void BindLowRank(nanobind::module_& m);
 void BindProgram(nanobind::module_& m);
+void BindEntrances(nanobind::module_& m);
 void BindServer(nanobind::module_& m);
 void BindSim(nanobind::module_& m);
 void BindStoreKey(nanobind::module_& m);

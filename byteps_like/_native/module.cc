@@ -41,6 +41,7 @@ NB_MODULE(_core, m) {
   byteps_like::BindRdma(m);
   byteps_like::BindLowRank(m);
   byteps_like::BindProgram(m);
+  byteps_like::BindEntrances(m);
   byteps_like::BindServer(m);
   byteps_like::BindSim(m);
   byteps_like::BindStoreKey(m);

@@ -197,7 +197,17 @@ def _notes(now: StatusSample) -> str:
     lines += [_relayed(each) for each in members if each.member.rack and each.member.role is MemberRole.SERVER]
     waits = ((each, each.waiting) for each in members)
     lines += [f"{_name(each)} waits for {w.get('name', '?')} round {w.get('round', '?')}" for each, w in waits if w]
+    lines += _kept_out(now)
     return "\n".join([*lines, *([now.status.text] if now.status.text else [])])
+
+
+def _kept_out(now: StatusSample) -> list[str]:
+    """ "kept out, having proven nothing: 12 by the scheduler, 3 by server 0"; nothing where nobody was."""
+    from byteps_like.control.calls.entrance import kept_out
+
+    who = [("the scheduler", now.status.stats), *((_name(each), each.stats) for each in now.status.members)]
+    counts = [f"{count} by {name}" for name, stats in who if (count := kept_out(stats))]
+    return [f"kept out, having proven nothing: {', '.join(counts)}"] if counts else []
 
 
 def _relayed(status: MemberStatus) -> str:

@@ -1,4 +1,4 @@
 """The summation server process around the native store.
 
-Private: door, door_session, door_socket, imports, native.
+Private: door, door_session, door_socket, imports, native, ports.
 """

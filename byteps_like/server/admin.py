@@ -11,7 +11,8 @@ from typing import Any
 from byteps_like.config import Config
 from byteps_like.control.bounds import finite
 from byteps_like.control.calls.encryption import open_channel_to, server_credentials
-from byteps_like.control.calls.listener import SPARE_CONNECTIONS, Listener
+from byteps_like.control.calls.entrance import Entrance
+from byteps_like.control.calls.listener import SPARE_CONNECTIONS, CallPort, Listener
 from byteps_like.control.calls.loop import control_loop
 from byteps_like.control.calls.proof import Verifier
 from byteps_like.control.calls.rpc import Callee, Caller, ProvenService, UnreachableError, channel_options
@@ -39,9 +40,13 @@ class AdminServer:
         self._listener: Listener | None = None
         self.rank, self.epoch = -1, 0
 
-    def start(self, host: str) -> str:
-        """Listens on a free port of `host` and returns host:port."""
-        return control_loop().run(self._start(host))
+    def start(self, host: str, port: int = 0, entrance: Entrance | None = None) -> str:
+        """Listens and returns host:port: at any free port, or behind the entrance that has this one."""
+        return control_loop().run(self._start(host, port, entrance))
+
+    def strangers(self) -> Mapping[str, int]:
+        """Counters of those who were kept out of this port."""
+        return {} if self._listener is None else self._listener.strangers()
 
     def stop(self) -> None:
         """Cuts all connections off. Idempotent."""
@@ -49,10 +54,13 @@ class AdminServer:
         if listener is not None:
             control_loop().run(listener.stop())
 
-    async def _start(self, host: str) -> str:
+    async def _start(self, host: str, port: int, entrance: Entrance | None) -> str:
         credentials = server_credentials(self._config, self._secret)
         listener = Listener(
-            join_address(host, 0), max(self._config.stall_timeout, 20.0), SPARE_CONNECTIONS, credentials
+            CallPort(join_address(host, port), self._config.job, self._secret, entrance),
+            max(self._config.stall_timeout, 20.0),
+            SPARE_CONNECTIONS,
+            credentials,
         )
         address = join_address(host, listener.port)
         methods: Any = {"Stats": self._stats, "Kept": self._tell_kept, "Drain": self._drain}

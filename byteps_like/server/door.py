@@ -58,12 +58,14 @@ class DoorConfig:
     open_link: LinkOpener
 
 
-def open_door(host: str, job: str, secret: bytes, shards: int, inproc_url: str) -> Door:
-    """A door at a free port of `host` before the native server of this process that listens at `inproc_url`.
+def open_door(place: str, job: str, secret: bytes, shards: int, inproc_url: str) -> Door:
+    """A door before the native server of this process that listens at `inproc_url`: at a free port of the host `place`,
+    or on the Unix socket of this path.
 
     Give it each view by `set_view`, after the server. Raises SystemCallError if the address can't be bound.
     """
-    url = f"tcp://[{host}]:*" if ":" in host else f"tcp://{host}:*"
+    host = f"[{place}]" if ":" in place else place
+    url = f"ipc://{place}" if place.startswith("/") else f"tcp://{host}:*"
     return Door(DoorConfig(url, job, secret, shards, native_links(inproc_url, job, secret)))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from socketserver import ThreadingMixIn
+from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -91,15 +91,26 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
 
-    def __init__(self, host: str, port: int) -> None:
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    request_queue_size = 64
+
+    def __init__(self, address: tuple[str, int] | str) -> None:
+        if isinstance(address, str):
+            self.address_family = socket.AF_UNIX
+        else:
+            self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._free = threading.BoundedSemaphore(MOST_THREADS)
-        super().__init__((host, port), _Handler)
+        super().__init__(address, _Handler)  # type: ignore[arg-type]
+
+    @override
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # HTTPServer's asks for the host's name
+        self.server_name, self.server_port = "byteps_like", 0
+        self.setup_environ()
 
     @override
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
+            super().process_request(request, client_address or ("", 0))
         else:
             self.shutdown_request(request)
 
@@ -112,22 +123,22 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 def serve_metrics(
-    host: str,
-    port: int,
+    address: tuple[str, int] | str,
     counters: Callable[[], Mapping[str, float]],
     labels: Mapping[str, str],
     kept: Kept | None = None,
 ) -> Callable[[], None]:
-    """Answers on `port` of `host` from daemon threads; returns what stops it. `kept`: of a server, what it keeps, by
-    tensor id. Raises SystemCallError if the port is taken."""
+    """Answers at `address`, a host and a port or the path of a Unix socket, from daemon threads; returns what stops it.
+    `kept`: of a server, what it keeps, by tensor id. Raises SystemCallError if the address is taken."""
     registry = CollectorRegistry()
     registry.register(_Collector(counters, labels))
     if kept is not None:
         registry.register(_KeptCollector(kept, labels))
     try:
-        server = _Server(host, port)
+        server = _Server(address)
     except OSError as error:
-        raise SystemCallError(f"can't serve metrics on port {port} of {host}: {error.strerror}") from error
+        where = address if isinstance(address, str) else f"port {address[1]} of {address[0]}"
+        raise SystemCallError(f"can't serve metrics on {where}: {error.strerror}") from error
     server.set_app(make_wsgi_app(registry))
     thread = threading.Thread(target=server.serve_forever, name="byteps-like-metrics", daemon=True)
     thread.start()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import byteps_like._core as _core
+from byteps_like.control.calls.entrance import Entrance, strangers
 from byteps_like.control.placing.placement import least_segment, slowest_card
 from byteps_like.control.placing.racks import owners_of, racks_of
 from byteps_like.control.types import Member, View
@@ -62,6 +63,12 @@ class NativeServer:
     def urls(self) -> tuple[str, ...]:
         """The addresses as bound, in the order given."""
         return tuple(self._core.urls)
+
+    @property
+    def entrance(self) -> Entrance:
+        """The port of its links over TCP, for who shares it."""
+        entrance: Entrance = self._core
+        return entrance
 
     def set_view(self, view: View, rank: int, stall_warning: float, stall_timeout: float) -> None:
         """Forgets all keys and links and serves this view as server `rank`. Times in seconds. An aggregator
@@ -118,9 +125,9 @@ class NativeServer:
         return [dict(shard) for shard in self._core.stats()]
 
     def stats(self) -> dict[str, int]:
-        """The same, summed over shards."""
+        """The same, summed over shards; and who was kept out, having proven nothing."""
         shards = self.shard_stats()
-        return {name: sum(shard[name] for shard in shards) for name in shards[0]}
+        return {name: sum(shard[name] for shard in shards) for name in shards[0]} | strangers(self._core.entrance())
 
     def kept(self) -> dict[int, KeptFigures]:
         """What it has counted of the tensors that it keeps, by tensor id."""

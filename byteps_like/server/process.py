@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -17,6 +18,7 @@ import psutil
 from byteps_like import log as logs
 from byteps_like.config import Config
 from byteps_like.control.calls.client import ControlClient, decline
+from byteps_like.control.calls.entrance import Entrance
 from byteps_like.control.calls.leaving import exit_code
 from byteps_like.control.hosts.address import own_host
 from byteps_like.control.hosts.card import CardMeter, link_gbps, open_meter
@@ -29,6 +31,7 @@ from byteps_like.limits import raise_open_files
 from byteps_like.server.admin import AdminServer
 from byteps_like.server.figures import KeptFigures
 from byteps_like.server.imports import import_modules
+from byteps_like.server.ports import OnePort, Ports
 from byteps_like.timeline.orders import RecordingOrder
 from byteps_like.timeline.recorder import recorder
 from byteps_like.timeline.records import SERVERS
@@ -44,6 +47,10 @@ class ServerStore(Protocol):
     @property
     def urls(self) -> tuple[str, ...]:
         """Addresses as bound."""
+
+    @property
+    def entrance(self) -> Entrance:
+        """The port of its links over TCP."""
 
     def set_view(self, view: View, rank: int, stall_warning: float, stall_timeout: float) -> None:
         """Forgets everything and serves this view as server `rank`."""
@@ -101,11 +108,11 @@ def native_store(config: Config, secret: bytes, urls: list[str], shards: int, no
     )
 
 
-def zmq_door(host: str, job: str, secret: bytes, shards: int, inproc_url: str) -> PortableDoor:
+def zmq_door(place: str, job: str, secret: bytes, shards: int, inproc_url: str) -> PortableDoor:
     """The door for portable workers."""
     from byteps_like.server.door import open_door
 
-    return open_door(host, job, secret, shards, inproc_url)
+    return open_door(place, job, secret, shards, inproc_url)
 
 
 class ServerProcess:
@@ -135,18 +142,23 @@ class ServerProcess:
         with ExitStack() as parts:
             self._store = self._make_store(config, self._client.secret, urls, shards, self._on_store_event)
             parts.callback(self._store.stop)
+            self._ports = self._plan_ports(host)
+            parts.callback(self._ports.close)
+            door = ""
             if config.door:
                 inproc = next(url for url in self._store.urls if url.startswith("inproc://"))
-                self._door = self._make_door(host, config.job, self._client.secret, shards, inproc)
+                place = self._ports.for_door()
+                self._door = self._make_door(place, config.job, self._client.secret, shards, inproc)
                 parts.callback(self._door.stop)
+                self._ports.share("door")
+                door = self._ports.door_url(self._door.url)
             self._admin = AdminServer(config, self._counters, self._store.kept)
-            admin = self._admin.start(host)
+            admin = self._admin.start(*self._ports.for_calls())
             parts.callback(self._admin.stop)
             self._meter = open_meter(config, host)
             if self._meter is not None:
                 parts.callback(self._meter.close)
             self._parts = parts.pop_all()
-        door = self._door.url if self._door is not None else ""
         self._member = own_member(
             config,
             MemberRole.SERVER,
@@ -156,6 +168,11 @@ class ServerProcess:
             admin=admin,
             gbps=link_gbps(config, host),
         )
+
+    def _plan_ports(self, host: str) -> Ports:
+        if self._config.one_port:
+            return OnePort(self._config, host, self._store.entrance, self._store.urls)
+        return Ports(self._config, host)
 
     def serve(self) -> BytePSLikeError | None:
         """Joins and serves epoch after epoch; None when the job has ended, else why this server could not go on."""
@@ -205,16 +222,19 @@ class ServerProcess:
         self._client.ready(view)
 
     def _counters(self) -> Mapping[str, float]:
-        return {**self._store.stats(), **(self._meter.report() if self._meter is not None else {})}
+        meter = self._meter.report() if self._meter is not None else {}
+        counters = Counter(self._store.stats())
+        counters.update(self._admin.strangers())
+        return {**counters, **meter}
 
     def _serve_metrics(self) -> None:
         if self._config.metrics_port:
             from byteps_like.server.metrics import serve_metrics
 
-            config, labels = self._config, {"job": self._config.job, "rank": str(self._client.rank)}
-            self._parts.callback(
-                serve_metrics(config.metrics_host, config.metrics_port, self._counters, labels, self._store.kept)
-            )
+            labels = {"job": self._config.job, "rank": str(self._client.rank)}
+            place = self._ports.for_metrics()
+            self._parts.callback(serve_metrics(place, self._counters, labels, self._store.kept))
+            self._ports.share("metrics")
 
     def _on_store_event(self, error: BytePSLikeError, fatal: bool) -> None:
         (self._client.report if fatal else self._client.warn)(error)

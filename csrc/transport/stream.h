@@ -5,6 +5,7 @@
 // Entry        blocks   threads                         errors
 // Read         never    the owning loop's thread only   kClosed at the end of the peer's bytes, kSystem, kPeerLost
 // ReadAhead    never    the owning loop's thread only   the same
+// Peek         never    the owning loop's thread only   the same
 // Write        never    the owning loop's thread only   the same
 // fds          never    any                             none
 // OnEvent      never    the owning loop's thread only   none
@@ -70,6 +71,13 @@ class Stream {
   virtual Result<size_t> ReadAhead(std::byte* data, size_t size, std::span<std::byte> /*ahead*/) {
     return Read(data, size);
   }
+  // Looks at the first bytes that have come, which Read gives again; 0: none yet. Only before anything was read, and
+  // only if it `peeks`. After an event call it until it returns no more than before.
+  virtual bool peeks() const { return false; }
+  virtual Result<size_t> Peek(std::span<std::byte> room);
+  // The stream beneath one that encrypts, which is of no use after it; nullptr: none. Before anything was read or
+  // written.
+  virtual std::unique_ptr<Stream> TakeInner() { return nullptr; }
   // Takes a part of the bytes, from the first on; 0 means "nothing now", likewise. What was not taken must be offered
   // again, unchanged, by the next call: some of it may be on its way.
   virtual Result<size_t> Write(std::span<const iovec> pieces) = 0;

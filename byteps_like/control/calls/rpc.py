@@ -22,6 +22,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from byteps_like.control.calls.entrance import Entrance, peer_name
 from byteps_like.control.calls.proof import Admitted, CallerSession, ChallengedError, Keys, Purpose, Verifier
 from byteps_like.control.calls.wire import error_from_wire, error_to_wire
 from byteps_like.control.v1 import types_pb2 as types
@@ -129,6 +130,16 @@ class ProvenService(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self._methods = {f"/{service.full_name}/{method.name}": method for method in service.methods}
         self._behaviours = methods
         self._refusals = Refusals()
+        self._entrance: Entrance | None = None
+
+    def stand_behind(self, entrance: Entrance | None) -> None:
+        """From now on connections come by `entrance`, which hears who has proven the secret."""
+        self._entrance = entrance
+
+    @property
+    def refused(self) -> int:
+        """How many calls were, for want of a proof."""
+        return self._refusals.count
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Called with a call's metadata, when nothing of its body has been read."""
@@ -149,6 +160,7 @@ class ProvenService(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     async def _serve_unary(self, method: MethodDescriptor, admitted: Admitted, body: bytes, context: Any) -> bytes:
         behaviour: Any = self._behaviours[method.name]
+        self._prove(context)
         try:
             answer: bytes = (await behaviour(_parse(method, admitted, body))).SerializeToString()
         except BytePSLikeError as error:
@@ -164,6 +176,7 @@ class ProvenService(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     # A coroutine that writes, not a generator: a generator's end would wait for its collection after a broken stream.
     async def _serve_stream(self, method: MethodDescriptor, admitted: Admitted, body: bytes, context: Any) -> None:
         behaviour: Any = self._behaviours[method.name]
+        self._prove(context)
         try:
             request = _parse(method, admitted, body)
             await context.send_initial_metadata(self._sign(admitted, "stream", b""))
@@ -182,8 +195,16 @@ class ProvenService(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         if isinstance(refusal, ChallengedError):
             trailer = ((CHALLENGE, refusal.challenge),)
         else:
-            self._refusals.log(context.peer(), f"{method.name}: {refusal}")
+            self._refusals.log(self._peer_of(context), f"{method.name}: {refusal}")
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(refusal), trailer)
+
+    def _prove(self, context: Any) -> None:
+        if self._entrance is not None:
+            self._entrance.prove(peer_name(context.peer()))
+
+    def _peer_of(self, context: Any) -> str:
+        peer: str = context.peer()
+        return (self._entrance.visitor_of(peer_name(peer)) if self._entrance is not None else "") or peer
 
     async def _fail(self, admitted: Admitted, error: BytePSLikeError, context: Any) -> NoReturn:
         body = error_to_wire(error).SerializeToString()
@@ -203,10 +224,12 @@ class Refusals:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self.count = 0
         self._hosts: dict[str, tuple[float, int]] = {}
 
     def log(self, peer: str, text: str) -> None:
-        """`peer` as grpc writes it: "ipv4:10.0.0.1:4711"."""
+        """`peer` as an entrance or grpc writes it: "tcp 10.0.0.1:4711", "ipv4:10.0.0.1:4711"."""
+        self.count += 1
         host, now = peer.rpartition(":")[0], self._clock()
         last, unsaid = self._hosts.get(host, (-1.0, 0))
         if now - last < 1.0:

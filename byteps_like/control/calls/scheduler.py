@@ -16,7 +16,7 @@ from byteps_like import log as logs
 from byteps_like.config import Config, split_address
 from byteps_like.control.calls.encryption import server_credentials
 from byteps_like.control.calls.journal import Journal, RuleEndedError
-from byteps_like.control.calls.listener import SPARE_CONNECTIONS, Listener
+from byteps_like.control.calls.listener import SPARE_CONNECTIONS, CallPort, Listener
 from byteps_like.control.calls.loop import control_loop
 from byteps_like.control.calls.proof import Verifier
 from byteps_like.control.calls.rpc import ProvenService
@@ -121,13 +121,14 @@ class SchedulerServer:
         membership = self._take_up()
         verifier = Verifier(config.job, self._secret, ADDRESSEE, os.urandom(INCARNATION_BYTES))
         listener = Listener(
-            listen,
+            CallPort(listen, config.job, self._secret),
             max(config.stall_timeout, 20.0),
             _connections(membership.terms),
             server_credentials(config, self._secret),
         )
         assert self._service is not None
         term = 0 if self._records is None else self._records.term
+        self._service.strangers = listener.strangers
         await listener.serve(ProvenService(SERVICE, self._service.methods(), verifier, term))
         self._listener = listener
         if self._records is not None:

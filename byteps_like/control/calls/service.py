@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
@@ -68,6 +68,8 @@ class SchedulerService:
         self.membership = membership
         self.failure: RuleEndedError | None = None
         """Why this scheduler has ended, though the job has not."""
+        self.strangers: Callable[[], Mapping[str, int]] = dict
+        """Counters of those whom the port has kept out."""
         self._journal = journal
         self._absence = 0.0 if journal is None else absence
         self._watch_rates = watch_rates
@@ -302,7 +304,7 @@ class SchedulerService:
     async def status(self, request: pb.StatusRequest) -> pb.StatusReply:
         """What is known of the job and its members."""
         del request
-        return status_to_wire(self.membership, self._loop.time(), time.monotonic() - self._started)
+        return status_to_wire(self.membership, self._loop.time(), time.monotonic() - self._started, self.strangers())
 
     async def names(self, request: pb.NamesRequest) -> pb.NamesReply:
         """What users call these tensors."""

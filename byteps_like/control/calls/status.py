@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from byteps_like.control.calls import wire
 from byteps_like.control.members.epoch import Epoch
@@ -51,6 +52,8 @@ class JobStatus:
     text: str
     settings: Mapping[str, str]
     uptime: float
+    stats: Mapping[str, float]
+    """Counters of the scheduler's own."""
 
 
 def _gone(epoch: Epoch) -> str:
@@ -63,7 +66,9 @@ def _gone(epoch: Epoch) -> str:
     return "; ".join(texts)
 
 
-def status_to_wire(membership: Membership, now: float, uptime: float) -> pb.StatusReply:
+def status_to_wire(
+    membership: Membership, now: float, uptime: float, stats: Mapping[str, float] = MappingProxyType({})
+) -> pb.StatusReply:
     """The whole state, for people and monitors."""
     epoch, forming = membership.epoch, membership.forming
     state, text = _STATES[membership.state], ""
@@ -86,6 +91,7 @@ def status_to_wire(membership: Membership, now: float, uptime: float) -> pb.Stat
         text=text,
         settings=epoch.view.settings if epoch is not None else forming.settings(),
         uptime_s=uptime,
+        stats=stats,
     )
     for seat in membership.seats():
         waiting = wire.waiting_to_wire(seat.waiting) if seat.waiting is not None else None
@@ -125,4 +131,5 @@ def status_from_wire(reply: pb.StatusReply) -> JobStatus:
         text=reply.text,
         settings=dict(reply.settings),
         uptime=reply.uptime_s,
+        stats=dict(reply.stats),
     )

@@ -72,7 +72,7 @@ def serve(runtime: Runtime) -> None:
 
         labels = {"job": config.job, "worker": str(worker.rank)}
         port = config.worker_metrics_port + worker.local_rank
-        runtime.closing.callback(serve_metrics(config.metrics_host, port, runtime.stats, labels))
+        runtime.closing.callback(serve_metrics((config.metrics_host, port), runtime.stats, labels))
 
 
 def shutdown() -> None:

@@ -13,9 +13,6 @@ namespace {
 
 using handshake::Reason;
 
-constexpr auto kHelloTimeout = std::chrono::seconds(1);
-constexpr auto kHandshakeTimeout = std::chrono::seconds(5);
-constexpr auto kWorldTimeout = std::chrono::seconds(60);  // how long an early peer may wait
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
 constexpr auto kTellPause = std::chrono::seconds(10);  // between two complaints about the same
 constexpr UnprovenLimits kMostUnproven{.all = 256};
@@ -24,16 +21,12 @@ constexpr int kComplaintsPerSecond = 8;
 
 }  // namespace
 
-Deadline Admission::Visitor::deadline() const {
-  if (early()) return since + kWorldTimeout;
-  return since + (reception.state() == Reception::State::kHello ? Clock::duration(kHelloTimeout) : kHandshakeTimeout);
-}
-
 Result<std::unique_ptr<Admission>> Admission::Open(const std::vector<std::string>& urls, Options options) {
   if (Status valid = CheckCredentials(options.job, options.secret); !valid.ok()) return valid;
   auto keys = handshake::Keys::Of(options.secret);
   if (!keys.ok()) return keys.status();
   std::unique_ptr<Admission> admission(new Admission(std::move(options), std::move(*keys)));
+  for (const auto& [opening, path] : admission->options_.guests) admission->guests_.PassOn(opening, path);
   if (!admission->loop_.made().ok()) return admission->loop_.made();
   if (Status listening = admission->Listen(urls); !listening.ok()) return listening;
   return admission;
@@ -76,14 +69,24 @@ void Admission::SetWorld(AdmissionWorld world) {
   });
 }
 
-void Admission::Close() {
+void Admission::StopListening() {
   if (closing_.exchange(true)) return;
   for (auto& listener : listeners_) listener->Close();
   for (Thread& acceptor : acceptors_) acceptor.join();
+}
+
+void Admission::Close() {
+  StopListening();
   if (!thread_.joinable()) return;
   loop_.Stop();
   thread_.join();
-  visitors_.clear();
+  while (!visitors_.empty()) {
+    if (Passage* const passage = visitors_.front().passage()) {  // what was said to it last
+      guests_.Leave(*passage);
+      (void)passage->Pump().ok();
+    }
+    visitors_.pop_front();
+  }
 }
 
 void Admission::AcceptLoop(Listener& listener) {
@@ -104,7 +107,7 @@ void Admission::AcceptLoop(Listener& listener) {
     }
     // std::function wants something it can copy.
     auto shared = std::make_shared<std::unique_ptr<Stream>>(std::move(*stream));
-    loop_.Post([this, shared, number = ++accepted_] {
+    loop_.Post([this, shared, number = ++figures_.accepted] {
       places_.release();
       Receive(std::move(*shared), number);
     });
@@ -114,111 +117,112 @@ void Admission::AcceptLoop(Listener& listener) {
 // On the loop ---------------------------------------------------------------------------------------------------------
 
 void Admission::Receive(std::unique_ptr<Stream> stream, uint64_t number) {
-  stream->UseKeys({options_.secret, {}});
   const auto visitor = visitors_.emplace(visitors_.end(), std::move(stream), keys_, options_.job, number);
-  for (const int fd : visitor->stream->fds()) {
-    const Status watched = loop_.Watch(fd, [this, visitor] { Advance(visitor); });
-    if (!watched.ok()) return Expel(visitor, watched.message());
-  }
+  if (!Watch(visitor)) return;
   if (sweep_ == 0 || visitor->deadline() < sweep_at_) Sweep();
-  MakeRoom(*visitor);
+  while (MakeRoom(visitor)) {
+  }
   Advance(visitor);
 }
 
-void Admission::MakeRoom(const Visitor& newest) {
-  if (newest.source.empty()) return;
+// False: it is gone.
+bool Admission::Watch(Visitors::iterator visitor) {
+  for (const int fd : visitor->fds()) {
+    const Status watched = loop_.Watch(fd, [this, visitor] { Advance(visitor); });
+    if (watched.ok()) continue;
+    Expel(visitor, watched.message());
+    return false;
+  }
+  return true;
+}
+
+// Makes one go, never this one, if there are too many. To be repeated while it returns true.
+bool Admission::MakeRoom(Visitors::iterator newest) {
+  if (!newest->unproven()) return false;
   std::vector<Unproven> unproven;
   std::vector<Visitors::iterator> places;
   size_t early = 0;
   auto oldest_early = visitors_.end();
   for (auto visitor = visitors_.begin(); visitor != visitors_.end(); ++visitor) {
     if (visitor->early() && early++ == 0) oldest_early = visitor;
-    if (!visitor->counted()) continue;
-    unproven.push_back({visitor->source, visitor->silent()});
+    if (!visitor->unproven() || visitor == newest) continue;
+    unproven.push_back({visitor->source(), visitor->silent(), visitor->descriptors()});
     places.push_back(visitor);
   }
+  unproven.push_back({newest->source(), newest->silent(), newest->descriptors()});
   if (early > kMostEarly) Expel(oldest_early, "too many connections wait for the next epoch");
-  if (const auto too_many = FindTooMany(unproven, kMostUnproven)) Expel(places[too_many->goes], too_many->why);
+  const auto too_many = FindTooMany(unproven, kMostUnproven);
+  if (!too_many) return false;
+  ++figures_.crowded_out;
+  Expel(places[too_many->goes], too_many->why);
+  return true;
 }
 
 // Goes on with a visitor as far as it can; it may be gone then.
 void Admission::Advance(Visitors::iterator visitor) {
+  if (visitor->passage() != nullptr) return Attend(visitor);
+  auto recognised = visitor->Recognise(guests_, keys_of_streams_);
+  if (!recognised.ok()) return Expel(visitor, recognised.status().message());
+  if (!*recognised) return;
+  if (visitor->opening() != Opening::kLink) return PassOn(visitor);
+  if (!options_.admit) {
+    ++figures_.refused;
+    return Expel(visitor, "what it says is not for this port");
+  }
   Status why;
-  if (Converse(*visitor, why)) {
-    auto stream = std::move(visitor->stream);
-    for (const int fd : stream->fds()) loop_.Unwatch(fd);
-    const Admitted admitted = visitor->admitted;
-    visitors_.erase(visitor);
-    return options_.admit(std::move(stream), admitted);
-  }
+  if (visitor->Converse([this](Visitor& one) { return Judge(one); }, why)) return Admit(visitor);
   if (why.ok()) return;
-  if (why.code() == Code::kRefused) return Expel(visitor, "refused: " + why.message());
-  Expel(visitor, why.message());
+  if (why.code() == Code::kRefused || why.code() == Code::kCorrupt) ++figures_.refused;
+  Expel(visitor, (why.code() == Code::kRefused ? "refused: " : "") + why.message());
 }
 
-// True: it is in. Otherwise `why` it has to go, or ok if there is nothing to do now.
-bool Admission::Converse(Visitor& visitor, Status& why) {
-  for (bool more = true; more;) {
-    if (why = Say(visitor); !why.ok() || !visitor.unsaid.empty()) return false;
-    if (visitor.judged) {
-      if (visitor.reception.state() != Reception::State::kRefused) return true;
-      why = Status(Code::kRefused, visitor.reception.why());
-      return false;
-    }
-    if (why = Hear(visitor, more); !why.ok()) return false;
-    if (visitor.reception.state() == Reception::State::kRefused) visitor.judged = more = true;
-    if (visitor.reception.state() != Reception::State::kProven || visitor.judged) continue;
-    if (why = Judge(visitor); !why.ok()) return false;
-    more = more || visitor.judged;
+void Admission::Admit(Visitors::iterator visitor) {
+  for (const int fd : visitor->fds()) loop_.Unwatch(fd);
+  auto stream = visitor->TakeStream();
+  const Admitted admitted = visitor->admitted();
+  visitors_.erase(visitor);
+  ++figures_.admitted;
+  options_.admit(std::move(stream), admitted);
+}
+
+// Passes on a visitor that has said what it is.
+void Admission::PassOn(Visitors::iterator guest) {
+  for (const int fd : guest->fds()) loop_.Unwatch(fd);
+  const std::string peer = guest->peer();
+  if (const Status passed = guest->BecomeGuest(guests_); !passed.ok()) {
+    visitors_.erase(guest);
+    const std::string why = "a connection of " + peer + " can't be passed on: " + passed.message();
+    if (!closing_) Log(LogLevel::kWarning, why);
+    return;
   }
-  return false;
-}
-
-// Takes the bytes that have come; sets `more` if there were any.
-Status Admission::Hear(Visitor& visitor, bool& more) {
-  std::byte unasked;
-  std::span<std::byte> room = visitor.reception.room();
-  const bool nothing_due = room.empty();
-  if (nothing_due) room = std::span(&unasked, 1);  // the end of the stream is still to be heard
-  Result<size_t> got = visitor.stream->Read(room.data(), room.size());
-  if (!got.ok()) return got.status();
-  more = *got > 0;
-  if (!more) return {};
-  if (nothing_due) return Status(Code::kCorrupt, "it sent data before it was admitted");
-  auto answer = visitor.reception.Take(*got, visitor.stream->binding());
-  if (!answer.ok()) return answer.status();
-  if (*answer) visitor.unsaid.assign((*answer)->begin(), (*answer)->end());
-  return {};
-}
-
-Status Admission::Say(Visitor& visitor) {
-  while (!visitor.unsaid.empty()) {
-    const iovec piece{visitor.unsaid.data(), visitor.unsaid.size()};
-    Result<size_t> said = visitor.stream->Write(std::span(&piece, 1));
-    if (!said.ok()) return said.status();
-    if (*said == 0) break;
-    visitor.unsaid.erase(visitor.unsaid.begin(), visitor.unsaid.begin() + static_cast<ptrdiff_t>(*said));
+  ++figures_.passed_on;
+  if (!Watch(guest)) return;
+  while (MakeRoom(guest)) {
   }
-  return {};
+  Attend(guest);
+}
+
+void Admission::Attend(Visitors::iterator guest) {
+  if (!guest->passage()->Pump().ok()) Drop(guest);
 }
 
 // It holds the secret: is it of this world, and does it mean us? Nothing is decided while it knows of a newer world.
 Status Admission::Judge(Visitor& visitor) {
-  Reception& reception = visitor.reception;
+  Reception& reception = visitor.reception();
   if (!world_) return {};
   const AdmissionWorld& world = *world_;
   const Introduction who = reception.who();
-  if (reception.incarnation() != world.incarnation) return Conclude(visitor, reception.Refuse(Reason::kIncarnation));
+  if (reception.incarnation() != world.incarnation) return visitor.Conclude(reception.Refuse(Reason::kIncarnation));
   if (who.to != world.self) {
-    return Conclude(visitor, reception.Refuse(Reason::kAddressee, world.rank, world.self.role));
+    return visitor.Conclude(reception.Refuse(Reason::kAddressee, world.rank, world.self.role));
   }
   if (reception.view() > world.view) return {};
-  if (reception.view() < world.view) return Conclude(visitor, reception.Refuse(Reason::kView, world.view));
+  if (reception.view() < world.view) return visitor.Conclude(reception.Refuse(Reason::kView, world.view));
   const auto place = PlaceOf(world, who);
-  if (!place) return Conclude(visitor, reception.Refuse(Reason::kMember));
-  if (who.shard >= options_.shards) return Conclude(visitor, reception.Refuse(Reason::kMalformed));
-  visitor.admitted = {*place, who.shard, world.view, visitor.number};
-  return Conclude(visitor, reception.Welcome());
+  if (!place) return visitor.Conclude(reception.Refuse(Reason::kMember));
+  if (who.shard >= options_.shards) return visitor.Conclude(reception.Refuse(Reason::kMalformed));
+  visitor.Admit({*place, who.shard, world.view, visitor.number()});
+  return visitor.Conclude(reception.Welcome());
 }
 
 std::optional<uint32_t> Admission::PlaceOf(const AdmissionWorld& world, const Introduction& who) {
@@ -236,20 +240,14 @@ std::optional<uint32_t> Admission::PlaceOf(const AdmissionWorld& world, const In
   return std::nullopt;
 }
 
-Status Admission::Conclude(Visitor& visitor, Result<handshake::Answer> word) {
-  if (!word.ok()) return word.status();
-  visitor.judged = true;
-  visitor.unsaid.assign(word->begin(), word->end());
-  return {};
-}
-
 void Admission::Drop(Visitors::iterator visitor) {
-  for (const int fd : visitor->stream->fds()) loop_.Unwatch(fd);
+  for (const int fd : visitor->fds()) loop_.Unwatch(fd);
+  if (visitor->passage() != nullptr) guests_.Leave(*visitor->passage());
   visitors_.erase(visitor);
 }
 
 void Admission::Expel(Visitors::iterator visitor, const std::string& why) {
-  Complain("handshake with " + visitor->stream->peer() + ": " + why);
+  if (options_.admit) Complain("handshake with " + visitor->peer() + ": " + why);  // else counters tell enough
   Drop(visitor);
 }
 
@@ -262,6 +260,7 @@ void Admission::Sweep() {
     const auto late = visitor++;
     const Deadline deadline = late->deadline();
     if (deadline <= now) {
+      ++figures_.late;
       Expel(late, "it did not answer in time");
     } else {
       next = std::min(next.value_or(deadline), deadline);

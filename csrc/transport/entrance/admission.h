@@ -1,15 +1,18 @@
 // Admits peers: listens, shakes hands with every peer that connects, and hands on the streams of those that hold the
-// job's secret and address this very member.
+// job's secret and address this very member. What is no link is passed on to who answers such connections in this
+// process, if somebody does.
 //
 // All handshakes run on one loop, without a thread each, so that an unproven peer costs no more than a connection.
-// There are at most 256 of them, and at most 16 per address that have sent nothing valid yet; the oldest is dropped
-// first. Each has one second until its HELLO, and five in all. Processes of this user (inproc, shm) aren't counted:
-// they could do worse.
+// They have at most 256 descriptors, and at most 16 per address have sent nothing valid yet; the oldest is dropped
+// first. Each has one second until its HELLO, or until it can be seen what it is, and five for the handshake; a guest
+// counts until it has proven the secret to who answers it. Processes of this user (inproc, shm) aren't counted: they
+// could do worse.
 #pragma once
 
 #include <atomic>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,8 +20,9 @@
 #include <vector>
 
 #include "csrc/base/thread.h"
+#include "csrc/transport/entrance/guests.h"
 #include "csrc/transport/entrance/handshake.h"
-#include "csrc/transport/entrance/reception.h"
+#include "csrc/transport/entrance/visitor.h"
 #include "csrc/transport/loop/event_loop.h"
 #include "csrc/transport/stream.h"
 
@@ -38,11 +42,15 @@ struct AdmissionWorld {
   std::vector<Dialling> servers = {};
 };
 
-struct Admitted {
-  uint32_t rank = 0;  // of a worker; of a server's shard its place
-  uint32_t shard = 0;
-  uint32_t view = 0;
-  uint64_t number = 0;  // counts connections in the order of their acceptance
+// How many connections there were, and what became of them.
+struct AdmissionFigures {
+  std::atomic<uint64_t> accepted{0};
+  std::atomic<uint64_t> admitted{0};   // as links
+  std::atomic<uint64_t> passed_on{0};  // as guests
+  // Of those that weren't, and of guests:
+  std::atomic<uint64_t> refused{0};      // they said something wrong
+  std::atomic<uint64_t> late{0};         // they said nothing in time
+  std::atomic<uint64_t> crowded_out{0};  // by later ones, before any proof
 };
 
 class Admission {
@@ -51,8 +59,9 @@ class Admission {
     std::string job;
     std::string secret;
     uint32_t shards = 1;  // links for others are refused
-    // A peer was admitted. Called on the admission's thread.
+    // A peer was admitted. Called on the admission's thread. Without it only guests are expected.
     std::function<void(std::unique_ptr<Stream>, const Admitted&)> admit;
+    std::map<Opening, std::string> guests = {};  // expected from the beginning, and where they are passed on to
   };
 
   // kInvalid for impossible credentials, or the listeners' failure.
@@ -64,27 +73,14 @@ class Admission {
   // From now on members of this world are let in. A peer that has proven that it knows of a newer world waits for that
   // one, a minute at most. Any thread.
   void SetWorld(AdmissionWorld world);
+  Guests& guests() { return guests_; }
+  const AdmissionFigures& figures() const { return figures_; }
+  // Listens no more; who is here already stays. Idempotent. Not on the admission's thread.
+  void StopListening();
   // Admits no more peers; when it returns, no call of `admit` is under way. Idempotent. Not on the admission's thread.
   void Close();
 
  private:
-  struct Visitor {  // a connection between its acceptance and its admission
-    Visitor(std::unique_ptr<Stream> from, const handshake::Keys& keys, const std::string& job, uint64_t count)
-        : stream(std::move(from)), reception(keys, job), source(stream->source()), number(count) {}
-    bool counted() const { return !source.empty() && reception.state() != Reception::State::kProven; }
-    bool silent() const { return counted() && reception.state() == Reception::State::kHello; }
-    bool early() const { return reception.state() == Reception::State::kProven && !judged; }
-    Deadline deadline() const;
-
-    std::unique_ptr<Stream> stream;
-    Reception reception;
-    const std::string source;
-    const uint64_t number;
-    const Deadline since = Clock::now();
-    std::vector<std::byte> unsaid;
-    bool judged = false;  // what is unsaid is the last word
-    Admitted admitted;
-  };
   using Visitors = std::list<Visitor>;
   // Accepted, but not yet seen by the loop. Connections that arrive faster than the loop looks at them wait in the
   // kernel.
@@ -96,14 +92,14 @@ class Admission {
 
   // On the loop.
   void Receive(std::unique_ptr<Stream> stream, uint64_t number);
-  void MakeRoom(const Visitor& newest);
+  bool Watch(Visitors::iterator visitor);
+  bool MakeRoom(Visitors::iterator newest);
   void Advance(Visitors::iterator visitor);
-  bool Converse(Visitor& visitor, Status& why);
-  Status Hear(Visitor& visitor, bool& more);
-  Status Say(Visitor& visitor);
+  void PassOn(Visitors::iterator guest);
+  void Attend(Visitors::iterator guest);
+  void Admit(Visitors::iterator visitor);
   Status Judge(Visitor& visitor);
   static std::optional<uint32_t> PlaceOf(const AdmissionWorld& world, const Introduction& who);
-  static Status Conclude(Visitor& visitor, Result<handshake::Answer> word);
   void Drop(Visitors::iterator visitor);
   void Expel(Visitors::iterator visitor, const std::string& why);
   void Sweep();
@@ -111,8 +107,10 @@ class Admission {
 
   const Options options_;
   const handshake::Keys keys_;
+  const StreamKeys keys_of_streams_{options_.secret, {}};
   std::atomic<bool> closing_{false};
-  std::atomic<uint64_t> accepted_{0};
+  AdmissionFigures figures_;
+  Guests guests_;
   EventLoop loop_;
   Semaphore places_{kMostUnseen};
   Visitors visitors_;  // in the order of their acceptance

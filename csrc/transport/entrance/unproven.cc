@@ -14,7 +14,9 @@ std::optional<TooMany> FindTooMany(std::span<const Unproven> waiting, const Unpr
   const auto count_here = static_cast<size_t>(std::count_if(waiting.begin(), waiting.end(), silent_here));
   if (count_here > limits.silent_of_source)
     return TooMany{first(silent_here), "too many silent connections from its address"};
-  if (waiting.size() <= limits.all) return std::nullopt;
+  size_t costs = 0;
+  for (const Unproven& one : waiting) costs += one.costs;
+  if (costs <= limits.all) return std::nullopt;
   const size_t oldest_silent = first(silent);
   return TooMany{oldest_silent + 1 < waiting.size() ? oldest_silent : 0, "too many connections at a time"};
 }

@@ -12,10 +12,11 @@ namespace byteps_like {
 struct Unproven {           // a peer that has not yet proven that it holds the job's secret
   std::string_view source;  // where it is, which it can't choose at will (Stream::source)
   bool silent = true;       // nor has it said anything right
+  size_t costs = 1;         // descriptors
 };
 
 struct UnprovenLimits {
-  size_t all;
+  size_t all;                    // what they cost together
   size_t silent_of_source = 16;  // so that a stranger with one address crowds out only itself
 };
 
@@ -25,7 +26,7 @@ struct TooMany {
 };
 
 // `waiting`: at least one, in the order of their coming; the last one has just come, and is silent. Nothing: there is
-// room for all of them. To be called for each that comes, so that one has to go at most.
+// room for all of them. To be called for each that comes, and until there is room.
 std::optional<TooMany> FindTooMany(std::span<const Unproven> waiting, const UnprovenLimits& limits);
 
 }  // namespace byteps_like

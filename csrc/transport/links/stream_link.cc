@@ -78,6 +78,7 @@ class StreamLink final : public LoopLink {
 
 }  // namespace
 
+Result<size_t> Stream::Peek(std::span<std::byte>) { return Status(Code::kInvalid, peer() + " can't be looked into"); }
 Status Stream::PassBuffer(const SharedBuffer&) { return Status(Code::kInvalid, peer() + " shares no memory"); }
 
 Result<std::shared_ptr<SharedBuffer>> Stream::TakeBuffer() {

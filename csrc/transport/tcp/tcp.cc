@@ -6,12 +6,12 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 
 #include "csrc/base/fd.h"
 #include "csrc/transport/stream.h"
 #include "csrc/transport/tcp/listen_socket.h"
+#include "csrc/transport/tcp/socket_stream.h"
 #include "csrc/transport/tcp/tcp_address.h"
 #include "csrc/transport/tcp/tcp_queue.h"
 #include "csrc/wire/frame.h"
@@ -37,86 +37,22 @@ void Tune(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kCongestionControl, sizeof(kCongestionControl) - 1);
 }
 
-bool MeansPeerLost(int error) {
-  return error == ECONNRESET || error == EPIPE || error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH ||
-         error == ECONNABORTED;
-}
-
-// An interrupted call must not pass for "nothing now": no event would follow.
-template <typename Call>
-ssize_t Retry(Call call) {
-  for (;;) {
-    const ssize_t result = call();
-    if (result >= 0 || errno != EINTR) return result;
-  }
-}
-
-class TcpStream final : public Stream {
+class TcpStream final : public SocketStream {
  public:
-  TcpStream(Fd fd, const TcpAddress& address) : fd_(std::move(fd)), peer_("tcp " + address.text()), queue_(fd_.get()) {
-    Tune(fd_.get());
-  }
-  ~TcpStream() override {
-    Shutdown();
-    Drain();
+  TcpStream(Fd fd, const TcpAddress& address)
+      : SocketStream(std::move(fd), "tcp " + address.text()), queue_(SocketStream::fd()) {
+    Tune(SocketStream::fd());
   }
 
-  Result<size_t> Read(std::byte* data, size_t size) override {
-    if (size == 0) return size_t{0};
-    return Received(Retry([&] { return ::recv(fd_.get(), data, size, MSG_DONTWAIT); }));
-  }
-
-  Result<size_t> ReadAhead(std::byte* data, size_t size, std::span<std::byte> ahead) override {
-    iovec pieces[] = {{data, size}, {ahead.data(), ahead.size()}};
-    msghdr message{};
-    message.msg_iov = pieces;
-    message.msg_iovlen = std::size(pieces);
-    return Received(Retry([&] { return ::recvmsg(fd_.get(), &message, MSG_DONTWAIT); }));
-  }
-
-  Result<size_t> Write(std::span<const iovec> pieces) override {
-    msghdr message{};
-    message.msg_iov = const_cast<iovec*>(pieces.data());
-    message.msg_iovlen = pieces.size();
-    const ssize_t bytes = Retry([&] { return ::sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL); });
-    if (bytes >= 0) return static_cast<size_t>(bytes);
-    return Failure("send to ");
-  }
-
-  std::vector<int> fds() const override { return {fd_.get()}; }
-  void Shutdown() override { ::shutdown(fd_.get(), SHUT_RDWR); }
-  std::string peer() const override { return peer_; }
   bool KeepShort(bool on) override { return queue_.KeepShort(on); }
   size_t Filling(size_t segment) const override { return FillingSends(segment); }
   void LimitQueue(uint32_t bytes) override { queue_.Limit(bytes); }
   // A host that vanished is found by the control plane within seconds; this is the last resort.
   void LimitSilence(double seconds) override {
-    SetInt(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::clamp(seconds * 1e3, 0.0, 2e9)));
+    SetInt(fd(), IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::clamp(seconds * 1e3, 0.0, 2e9)));
   }
 
  private:
-  Result<size_t> Received(ssize_t bytes) const {
-    if (bytes > 0) return static_cast<size_t>(bytes);
-    if (bytes == 0) return Status(Code::kClosed, peer_ + " closed the connection");
-    return Failure("receive from ");
-  }
-  Result<size_t> Failure(const char* what) const {
-    const int error = errno;
-    if (error == EAGAIN) return size_t{0};
-    const Status status = SystemError(what + peer_, error);
-    return MeansPeerLost(error) ? Status(Code::kPeerLost, status.message()) : status;
-  }
-
-  // Closing with bytes unread would send a reset, which can overtake our last bytes: throw away the bytes that are
-  // here.
-  void Drain() {
-    std::array<std::byte, 64u << 10> nowhere;  // MSG_TRUNC would need none, but thread checkers take it for a write
-    for (int i = 0; i < 256 && ::recv(fd_.get(), nowhere.data(), nowhere.size(), MSG_DONTWAIT) > 0; ++i) {
-    }
-  }
-
-  const Fd fd_;
-  const std::string peer_;
   TcpQueue queue_;
 };
 

@@ -83,12 +83,17 @@ class TlsStream final : public Stream {
     return *flushed ? std::exchange(promised_, 0) : size_t{0};
   }
 
+  bool peeks() const override { return inner_->peeks(); }
+  Result<size_t> Peek(std::span<std::byte> room) override { return inner_->Peek(room); }
+  std::unique_ptr<Stream> TakeInner() override { return std::move(inner_); }
+
   std::vector<int> fds() const override { return inner_->fds(); }
   void OnEvent(int fd) override { inner_->OnEvent(fd); }
 
   // Tells the peer that this is no accident, if all that was begun has gone out.
   void Shutdown() override {
     std::lock_guard lock(mutex_);
+    if (inner_ == nullptr) return;
     if (!std::exchange(shut_, true) && end_.ok() && established_ && write_failure_.ok() &&
         connection_->outgoing().size() == 0) {
       connection_->Close();
@@ -215,7 +220,7 @@ class TlsStream final : public Stream {
     return true;
   }
 
-  const std::unique_ptr<Stream> inner_;
+  std::unique_ptr<Stream> inner_;
   const std::string peer_;
   const bool dials_;
   const TlsOptions options_;

@@ -22,7 +22,7 @@ def free_port() -> int:
 
 def test_they_are_this_hosts_own_by_default() -> None:
     port = free_port()
-    stop = serve_metrics(Config().metrics_host, port, lambda: {"keys": 3.0, "payload_sent": 5.0}, {"rank": "0"})
+    stop = serve_metrics((Config().metrics_host, port), lambda: {"keys": 3.0, "payload_sent": 5.0}, {"rank": "0"})
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             text = answer.read().decode()
@@ -30,14 +30,14 @@ def test_they_are_this_hosts_own_by_default() -> None:
         with socket.socket() as other:  # the port is free at other addresses of the host
             other.bind(("127.0.0.2", port))
         with pytest.raises(SystemCallError, match=f"port {port} of 127.0.0.1"):
-            serve_metrics("127.0.0.1", port, dict, {})
+            serve_metrics(("127.0.0.1", port), dict, {})
     finally:
         stop()
 
 
 def test_strangers_that_say_nothing_hold_a_few_threads_at_most() -> None:
     port = free_port()
-    stop = serve_metrics("127.0.0.1", port, dict, {})
+    stop = serve_metrics(("127.0.0.1", port), dict, {})
     before = threading.active_count()
     strangers = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(50)]
     try:

@@ -11,6 +11,7 @@
 
 #include "byteps_like/_native/events.h"
 #include "byteps_like/_native/incarnation.h"
+#include "byteps_like/_native/server/entrance.h"
 #include "server/server.h"
 
 namespace nb = nanobind;
@@ -104,7 +105,9 @@ PyServer* MakeServer(const std::string& job, nb::bytes secret, std::vector<std::
 }  // namespace
 
 void BindServer(nb::module_& m) {
-  nb::class_<PyServer>(m, "Server", "A summation server; see byteps_like/server/native.py.")
+  nb::class_<PyServer> bound(m, "Server", "A summation server; see byteps_like/server/native.py.");
+  BindEntrance(bound, [](PyServer& self) -> Admission& { return self.server().entrance(); });
+  bound
       .def(nb::new_(&MakeServer), nb::arg("job"), nb::arg("secret"), nb::arg("urls"), nb::arg("shards") = 1,
            nb::arg("memory_limit") = 0, nb::arg("segment_bytes") = kDefaultSegment,
            nb::arg("kernel_queue_bytes") = kDefaultKernelQueue, nb::arg("credit_bytes") = EngineOptions().credit_bytes)
