@@ -1,5 +1,6 @@
 """`byteps-like run` whose scheduler dies: steps go on, another one takes over, and not without end."""
 
+import contextlib
 import json
 import os
 import signal
@@ -45,9 +46,10 @@ worker.close()
 def kill_scheduler(launcher):
     """Which is seen by its command."""
     for pid in launcher.left():
-        if b"scheduler" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
-            os.kill(pid, signal.SIGKILL)
-            return True
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            if b"scheduler" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                os.kill(pid, signal.SIGKILL)
+                return True
     return False
 
 
