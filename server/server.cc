@@ -55,6 +55,10 @@ void Server::SetWorld(const ShardWorld& world, const std::vector<ShardAddress>& 
   for (auto& shard : shards_) shard->SetWorld(world, Relaying(world, least_segment), owners);
   AdmissionWorld door{world.incarnation, world.epoch, {Role::kServer, world.member}, world.server, world.workers};
   for (const Aggregator& one : world.aggregators) door.servers.push_back({one.member, one.shards});
+  for (const ShardAddress& one : world.chain) {
+    if (door.servers.empty() || door.servers.back().member != one.member) door.servers.push_back({one.member, 0});
+    ++door.servers.back().shards;
+  }
   admission_->SetWorld(std::move(door));
 }
 
@@ -79,6 +83,10 @@ void Server::Fail(Code code, const std::string& text) {
 
 void Server::LeaveOut(uint32_t epoch, uint32_t rank) {
   for (auto& shard : shards_) shard->LeaveOut(epoch, rank);
+}
+
+void Server::GoOnWithout(uint32_t epoch, uint32_t server) {
+  for (auto& shard : shards_) shard->GoOnWithout(epoch, server);
 }
 
 void Server::Stop() {

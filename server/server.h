@@ -36,7 +36,8 @@ class Server {
   // Of an aggregator: `owners` are the shards that its sums go on to. Blocks while it connects to them.
   void SetWorld(const ShardWorld& world, const std::vector<ShardAddress>& owners, size_t least_segment);
   void Fail(Code code, const std::string& text);
-  void LeaveOut(uint32_t epoch, uint32_t rank);  // a worker of this epoch has died, and the others go on
+  void LeaveOut(uint32_t epoch, uint32_t rank);       // a worker of this epoch has died, and the others go on
+  void GoOnWithout(uint32_t epoch, uint32_t server);  // the same of another server
   void Stop();
 
   Admission& entrance() { return *admission_; }

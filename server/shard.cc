@@ -12,6 +12,8 @@ namespace {
 // some warnings.
 constexpr size_t kMaxControl = 1u << 16;
 
+constexpr auto kRunOut = std::chrono::seconds(5);  // until no timer or thread of what has ended is left
+
 }  // namespace
 
 Shard::Shard(Options options)
@@ -30,7 +32,7 @@ Shard::~Shard() { Stop(); }
 void Shard::Stop() {
   if (!thread_.joinable()) return;
   loop_.Post([this] {
-    Reset(ShardWorld{}, nullptr, Status());
+    Reset(ShardWorld{}, nullptr, Status(), nullptr);
     loop_.Stop();
   });
   thread_.join();
@@ -39,13 +41,16 @@ void Shard::Stop() {
 void Shard::SetWorld(const ShardWorld& world, EngineOptions relaying, const std::vector<ShardAddress>& owners) {
   std::shared_ptr<Relay> relay;
   Status connected;
+  relaying.shard = options_.index;
+  std::shared_ptr<ChainLinks> chain;
+  ChainHandler& handler = *this;
+  if (!world.chain.empty()) chain = std::make_shared<ChainLinks>(loop_, relaying, world.chain, handler);
   if (!owners.empty()) {
-    relaying.shard = options_.index;
     RelaySink& self = *this;
     relay = std::make_shared<Relay>(loop_, std::move(relaying), owners, self);
     connected = relay->Connect();
   }
-  loop_.Post([this, world, relay, connected] { Reset(world, relay, connected); });
+  loop_.Post([this, world, relay, connected, chain] { Reset(world, relay, connected, chain); });
 }
 
 void Shard::AddLink(std::unique_ptr<Stream> stream, const Admitted& who) {
@@ -58,12 +63,22 @@ void Shard::Fail(Code code, const std::string& text) {
   loop_.Post([this, code, text] { FailOnLoop(code, text); });
 }
 
-void Shard::Reset(const ShardWorld& world, const std::shared_ptr<Relay>& relay, const Status& connected) {
+void Shard::Reset(const ShardWorld& world, const std::shared_ptr<Relay>& relay, const Status& connected,
+                  const std::shared_ptr<ChainLinks>& chain) {
   for (auto& peer : peers_) Drop(*peer, Status(Code::kClosed, "the epoch has ended"));
   EndRelay();
+  EndChain();
+  chain_ = chain;
   memory_.Refund((keys_.size() + adoptions_.size()) * KeyBytes());
   keys_.clear();
-  store_.Reset(world.size());
+  std::vector<uint32_t> servers;
+  const auto is_own = [&](const ShardAddress& one) {
+    return one.server == world.server && one.shard == options_.index;
+  };
+  servers.reserve(world.chain.size());
+  for (const ShardAddress& one : world.chain) servers.push_back(one.server);
+  const auto own = std::ranges::find_if(world.chain, is_own) - world.chain.begin();
+  store_.Reset(world.size(), std::move(servers), static_cast<uint32_t>(own));
   adoptions_.Reset(world.size());
   given_up_.clear();
   memory_.Trim();
@@ -85,7 +100,7 @@ void Shard::Reset(const ShardWorld& world, const std::shared_ptr<Relay>& relay, 
     peers_.back()->rank = seat;
     peers_.back()->number = number;
   }
-  stats_.keys = stats_.open_rounds = 0;
+  stats_.keys = stats_.open_rounds = stats_.copies = stats_.replicated = 0;
   relay_ = relay;
   if (!connected.ok()) return FailOnLoop(connected.code(), connected.message());
   if (relay_) relay_->Start();
@@ -93,14 +108,23 @@ void Shard::Reset(const ShardWorld& world, const std::shared_ptr<Relay>& relay, 
 
 // It stays until none of its timers can be left, and its connector has given up.
 void Shard::EndRelay() {
-  constexpr auto kRunOut = std::chrono::seconds(5);
   if (!relay_) return;
   relay_->Abort(Status(Code::kClosed, "the epoch has ended"));
   past_relays_.push_back(std::move(relay_));
   loop_.CallAt(Clock::now() + kRunOut, [this] { past_relays_.pop_front(); });
 }
 
+// The same of what may still dial.
+void Shard::EndChain() {
+  if (!chain_) return;
+  chain_->End();
+  past_chains_.push_back(std::move(chain_));
+  loop_.CallAt(Clock::now() + kRunOut, [this] { past_chains_.pop_front(); });
+}
+
 void Shard::Install(std::unique_ptr<Stream> stream, const Admitted& who) {
+  if (who.view == world_.epoch && chain_ && who.rank >= world_.size())
+    return chain_->Install(who.rank - world_.size(), std::move(stream));
   if (who.view != world_.epoch || who.rank >= peers_.size()) return stream->Shutdown();
   Peer& peer = *peers_[who.rank];
   if (who.number <= peer.link_number || peer.left) return stream->Shutdown();

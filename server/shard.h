@@ -28,6 +28,7 @@
 #include "server/policy/policies.h"
 #include "server/relay/relay.h"
 #include "server/rounds/round.h"
+#include "server/store/chain/chain_links.h"
 #include "server/store/shard/shard_store.h"
 
 namespace byteps_like {
@@ -51,6 +52,8 @@ struct ShardWorld {
   Incarnation incarnation{};
   Aggregator own{};                       // if this server is one
   std::vector<Aggregator> aggregators{};  // else, those of other servers
+  // All shards of all servers, as workers number them, where store keys may have copies. Not with aggregators.
+  std::vector<ShardAddress> chain{};
   bool elastic = false;  // sums are finished without workers that are gone, and by other servers if one dies. Not with
                          // aggregators
   uint32_t size() const { return static_cast<uint32_t>(workers.size()); }
@@ -67,13 +70,16 @@ struct ShardStats {  // written by the shard, read from any thread
   std::atomic<uint64_t> repeated{0};        // payload that came again after a broken link and was not counted twice
   std::atomic<uint64_t> encoded{0};         // bytes of encoded contributions that were summed, each once
   std::atomic<uint64_t> relayed_up{0}, relayed_down{0};  // payload of an aggregator's sums, and of their results
+  std::atomic<uint64_t> replicated{0};                   // store keys of which another server has a copy
+  std::atomic<uint64_t> copies{0};                       // of store keys of other servers' shards
+  std::atomic<uint64_t> copied{0};                       // payload that went to copies elsewhere
 };
 
 // The most memory that a key takes beside its sums: in itself, and for each rank in its two rounds.
 inline constexpr size_t kKeyBytes = 1024;
 inline constexpr size_t kKeyBytesPerRank = 2 * (sizeof(Contribution) + sizeof(ShardBuffer));
 
-class Shard : private LinkHandler, private StoreHost, private RelaySink, private AdoptionHost {
+class Shard : private LinkHandler, private StoreHost, private RelaySink, private AdoptionHost, private ChainHandler {
  public:
   struct Options {
     uint32_t index = 0;
@@ -94,9 +100,10 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink, private
   void SetWorld(const ShardWorld& world, EngineOptions relaying, const std::vector<ShardAddress>& owners);
   // Replaces an older link of the same member: one that was let in late does not replace its successor.
   void AddLink(std::unique_ptr<Stream> stream, const Admitted& who);
-  void Stop();                                    // closes all links, joins the thread; later calls do nothing
-  void Fail(Code code, const std::string& text);  // tells every worker; later frames are dropped
-  void LeaveOut(uint32_t epoch, uint32_t rank);   // a worker of this epoch has died, and the others go on
+  void Stop();                                        // closes all links, joins the thread; later calls do nothing
+  void Fail(Code code, const std::string& text);      // tells every worker; later frames are dropped
+  void LeaveOut(uint32_t epoch, uint32_t rank);       // a worker of this epoch has died, and the others go on
+  void GoOnWithout(uint32_t epoch, uint32_t server);  // the same of another server
   const ShardStats& stats() const { return stats_; }
   const StoreFigures& figures() const { return store_.figures(); }
 
@@ -116,8 +123,10 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink, private
   void Install(std::unique_ptr<Stream> stream, const Admitted& who);
   void Drop(Peer& peer, const Status& why);
   void Attune();  // the loop's patience to the workers of this host
-  void Reset(const ShardWorld& world, const std::shared_ptr<Relay>& relay, const Status& connected);
+  void Reset(const ShardWorld& world, const std::shared_ptr<Relay>& relay, const Status& connected,
+             const std::shared_ptr<ChainLinks>& chain);
   void EndRelay();
+  void EndChain();
   void FailOnLoop(Code code, const std::string& text);
   void Blame(const Peer& peer, const std::string& what);  // it has broken the protocol: again and again, if let
   void FailRound(const Key& key, const Round& round, const Status& why);
@@ -132,6 +141,16 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink, private
   double Now() const override;
   void CallStoreAt(double time) override;
   void Record(TraceRecord record) override;
+  void KickCopies(uint32_t shard) override { chain_->Kick(shard); }
+  void ConfirmCopy(uint32_t shard, Header copied) override { chain_->Confirm(shard, copied); }
+  void EndWaysTo(uint32_t server) override { chain_->Lose(server); }
+  void CountCopies();
+  bool NextCopy(uint32_t shard, Outgoing& next, std::shared_ptr<const void>& keep) override;
+  void OnNewWay(uint32_t shard) override;
+  void OnCopied(uint32_t shard, const Header& header) override;
+  std::byte* PlaceForCopy(uint32_t shard, const Header& header) override;
+  void OnCopy(uint32_t shard, const Header& header, const std::byte* payload) override;
+  void OnChainFailed(const Status& why) override { FailOnLoop(why.code(), why.message()); }
   bool OnStoreFrame(Peer& peer, const Header& header, const std::byte* payload);
   bool NextStoreValue(Peer& peer, Outgoing& next);
   void CheckStoreStalls();
@@ -233,6 +252,8 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink, private
   std::vector<std::unique_ptr<Link>> closing_;
   std::shared_ptr<Relay> relay_;                    // of an aggregator
   std::deque<std::shared_ptr<Relay>> past_relays_;  // whose timers run out
+  std::shared_ptr<ChainLinks> chain_;               // where store keys may have copies
+  std::deque<std::shared_ptr<ChainLinks>> past_chains_;
   Thread thread_;
 };
 

@@ -43,11 +43,51 @@ void Shard::Record(TraceRecord record) {
   Trace(record);
 }
 
+// Copies
+
+void Shard::GoOnWithout(uint32_t epoch, uint32_t server) {
+  loop_.Post([this, epoch, server] {
+    if (epoch != world_.epoch || !chain_ || !failure_.ok()) return;
+    store_.OnServerGone(server);
+    CountCopies();
+  });
+}
+
+void Shard::CountCopies() {
+  stats_.copies.store(store_.copies().kept(), std::memory_order_relaxed);
+  stats_.replicated.store(store_.copies().replicated(), std::memory_order_relaxed);
+}
+
+bool Shard::NextCopy(uint32_t shard, Outgoing& next, std::shared_ptr<const void>& keep) {
+  if (!failure_.ok() || !store_.copies().Next(shard, next, keep)) return false;
+  stats_.copied += next.header.length;
+  return true;
+}
+
+void Shard::OnNewWay(uint32_t shard) { store_.copies().OnNewWay(shard); }
+
+void Shard::OnCopied(uint32_t shard, const Header& header) {
+  if (!failure_.ok()) return;
+  store_.copies().OnCopied(shard, header);
+  CountCopies();
+}
+
+std::byte* Shard::PlaceForCopy(uint32_t shard, const Header& header) {
+  return failure_.ok() ? store_.copies().PlaceFor(shard, header) : nullptr;
+}
+
+void Shard::OnCopy(uint32_t shard, const Header& header, const std::byte* payload) {
+  if (!failure_.ok()) return;
+  store_.copies().OnCopy(shard, header, payload);
+  CountCopies();
+}
+
 // Whether the frame was for a store key.
 bool Shard::OnStoreFrame(Peer& peer, const Header& header, const std::byte* payload) {
   if (header.type == FrameType::kSpec) {
     const std::string_view text(reinterpret_cast<const char*>(payload), header.length);
     store_.OnSpec(peer.rank, header, text);
+    if (chain_) CountCopies();
     ArmStallCheck();
     return true;
   }

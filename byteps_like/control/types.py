@@ -81,6 +81,11 @@ class View:
         plain = all(worker.native for worker in self.workers) and not any(server.rack for server in self.servers)
         return elastic and plain and bool(self.servers)
 
+    @property
+    def outlives_servers(self) -> bool:
+        """Whether other servers take over from those that are gone."""
+        return self.finishes_sums and len(self.servers) > 1
+
     @cached_property
     def ranks(self) -> Mapping[int, int]:
         """The workers' ranks by member number, in the order of the ranks."""

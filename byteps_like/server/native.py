@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import byteps_like._core as _core
@@ -84,6 +84,7 @@ class NativeServer:
             stall_timeout,
             rank,
             elastic=view.finishes_sums,
+            chain=self._shards(view.servers) if view.outlives_servers else [],
             **self._racks(view, rank),
         )
 
@@ -97,13 +98,16 @@ class NativeServer:
             return {"aggregators": [(rack.name, list(rack.ranks), one.number, one.shards) for rack, one in each]}
         if own not in racks:
             return {}
-        owners = [
-            (owner.rank, shard, list(self._reach(owner)), owner.number)
-            for owner in owners_of(view)
-            for shard in range(owner.shards)
-        ]
         least = least_segment(slowest_card(view))
-        return {"own": (own, list(racks[own].ranks)), "owners": owners, "least_segment": least}
+        return {"own": (own, list(racks[own].ranks)), "owners": self._shards(owners_of(view)), "least_segment": least}
+
+    def _shards(self, servers: Iterable[Member]) -> list[tuple[int, int, list[str], int]]:
+        """All of theirs, in order: server, shard, addresses, member number."""
+        return [
+            (server.rank, shard, list(self._reach(server)), server.number)
+            for server in servers
+            for shard in range(server.shards)
+        ]
 
     def fail(self, error: BytePSLikeError) -> None:
         """Tells all workers of this epoch that the job has failed, and why."""
@@ -115,12 +119,19 @@ class NativeServer:
         for rank in ranks:
             self._core.leave_out(self._epoch, rank)
 
+    def go_on_without(self, servers: Sequence[int]) -> None:
+        """These servers of the view are gone. Copies of store keys that were there are made elsewhere."""
+        for server in servers:
+            self._core.go_on_without(self._epoch, server)
+
     def shard_stats(self) -> list[dict[str, int]]:
         """Counters of each shard.
 
         Bytes of `memory`; `keys`, `rounds`, `open_rounds`, `links`; frames and payload each way; bytes `referenced`
         in shared memory, `repeated` after broken links, and of `encoded` contributions that were summed; of an
-        aggregator those of sums that have gone on (`relayed_up`), and of their results (`relayed_down`).
+        aggregator those of sums that have gone on (`relayed_up`), and of their results (`relayed_down`); how many
+        of its store keys another server has (`replicated`), how many `copies` of keys of other servers are here, and
+        bytes that went to copies elsewhere (`copied`).
         """
         return [dict(shard) for shard in self._core.stats()]
 

@@ -61,6 +61,9 @@ class ServerStore(Protocol):
     def leave_out(self, ranks: Sequence[int]) -> None:
         """These workers of the view have died, and the others go on without them."""
 
+    def go_on_without(self, servers: Sequence[int]) -> None:
+        """The same of other servers."""
+
     def stats(self) -> dict[str, int]:
         """Counters."""
 
@@ -244,6 +247,7 @@ class ServerProcess:
             self._store.fail(event.error)
         elif event.kind is EventKind.LOST:
             self._store.leave_out(event.ranks)
+            self._store.go_on_without(event.servers)
 
 
 class EmbeddedServer:

@@ -72,15 +72,17 @@ class KV:
         damp: str | None = None,
         filters: Sequence[Filter | str] = (),
         on_loss: str = "raise",
+        replicas: int | None = None,
         worker: Worker | None = None,
     ) -> None:
         """All ranks make it, with the same arguments. `width`: elements of a row, of `dtype` float32, float64 or int64.
 
         `delay`: by how many pushes a rank may be ahead of the slowest before its pulls wait; math.inf: by any number.
         Or `consistency`, as of a Store ("asp" if neither is given). `update`: what a version does to each row that its
-        contributions name. `combine`, `age`, `damp`, `on_loss`, `worker`: as of a Store. `filters`: what rows go
-        through on their way to servers, and back, one after the other: "significant:delta=0.1", "float:bytes=3", "zlib"
-        (docs/how-to/key-value.md), or Significant(0.1). Ranks may differ in those of rows, but not of payloads.
+        contributions name. `combine`, `age`, `damp`, `on_loss`, `replicas`, `worker`: as of a Store. `filters`: what
+        rows go through on their way to servers, and back, one after the other: "significant:delta=0.1",
+        "float:bytes=3", "zlib" (docs/how-to/key-value.md), or Significant(0.1). Ranks may differ in those of rows, but
+        not of payloads.
 
         Blocks until all servers have answered. Raises MismatchError where ranks differ, and InvalidArgumentError for
         arguments out of bounds, `delay` together with `consistency`, and a job without servers.
@@ -89,7 +91,8 @@ class KV:
         self._worker = worker or current()
         self._width, self._dtype = width, dtype_by(dtype)
         self._terms = self._checked(terms_of(
-            self._worker, _consistency(delay, consistency), update, combining_by(combine, age, damp), on_loss=on_loss
+            self._worker, _consistency(delay, consistency), update, combining_by(combine, age, damp), on_loss=on_loss,
+            replicas=replicas,
         ))  # fmt: skip
         self._filters = Filtering(filters, width, self._dtype, self._terms.update)
         self._table = self._keep()
@@ -388,11 +391,13 @@ class KV:
                 rank=self._worker.rank,
                 operation="KV",
             )
-        (declared,) = self._worker.declare([table_tensor(f"kv/{self.name}", self._dtype, self._terms.on_loss)])
+        (declared,) = self._worker.declare(
+            [table_tensor(f"kv/{self.name}", self._dtype, self._terms.on_loss, self._terms.replicas)]
+        )
         return self._worker.keep_table(declared, self._spec())
 
     def _spec(self) -> TableSpec:
-        return TableSpec(*self._terms.texts, self._width, filters=self._filters.text)
+        return TableSpec(*self._terms.texts, self._width, filters=self._filters.text, replicas=self._terms.replicas)
 
     def _checked(self, terms: StoreTerms) -> StoreTerms:
         dtype = self._dtype.name.lower()

@@ -79,6 +79,7 @@ class Store:
         filters: Sequence[PayloadFilter | str] = (),
         upper: Upper | None = None,
         on_loss: str = "raise",
+        replicas: int | None = None,
         worker: Worker | None = None,
     ) -> None:
         """All ranks make it, with the same arguments, and tensors of the same names, shapes and dtypes: NumPy's arrays
@@ -100,7 +101,9 @@ class Store:
         (docs/how-to/key-value.md). `upper`: a group of servers above those of this job and of other sites, with whose
         values this store begins then (docs/how-to/sites.md). `on_loss`: when a rank dies, "raise" ends the job on all
         others, naming it; with "finish" in all stores of the job they go on without it, and what it has pushed counts
-        (docs/how-to/survive-losses.md). `worker`: whose job it is, where this process is in several.
+        (docs/how-to/survive-losses.md). `replicas`: on how many servers each value is, so that the job goes on with a
+        copy when a server is gone; by default on two in elastic jobs that have them, else on one
+        (docs/how-to/elastic.md). `worker`: whose job it is, where this process is in several.
 
         Blocks until each value is there. Raises MismatchError where ranks differ, and InvalidArgumentError for a policy
         that so many ranks can't have, tensors that can't be kept or combined so, and a job without servers, which only
@@ -108,7 +111,8 @@ class Store:
         """
         self.name = name
         self._worker = worker or current()
-        self._terms = terms_of(self._worker, consistency, update, combining_by(combine, age, damp), init, on_loss)
+        combining = combining_by(combine, age, damp)
+        self._terms = terms_of(self._worker, consistency, update, combining, init, on_loss, replicas)
         encoding = codec_filter(codec)
         self._feedback = feedback_share(feedback, encoding, self._terms.update)
         self._filters = (*encoding, *payload_filters(filters))
@@ -515,7 +519,7 @@ def saved_together(name: str, stores: Sequence[Store]) -> Iterator[SavedOnServer
 def _keep_spec(tensor: TensorSpec, terms: StoreTerms, filters: str) -> KeepSpec:
     root = ROOT if terms.from_root else None
     width = _row(tensor.shape, terms)
-    return KeepSpec(*terms.texts, width, root, filters)
+    return KeepSpec(*terms.texts, width, root, filters, terms.replicas)
 
 
 def _row(shape: tuple[int, ...], terms: StoreTerms) -> int:
@@ -535,7 +539,9 @@ def _tensor_spec(name: str, dtype: DType, shape: tuple[int, ...], terms: StoreTe
         raise InvalidArgumentError(f"{name!r} has {nbytes} bytes: at most {LARGEST_PARTITION} stay whole")
     uncut = math.lcm(_row(shape, terms), *(one.whole for one in terms.combining.filters(shape)))
     row = nbytes if whole else uncut * dtype.itemsize
-    return TensorSpec(name, dtype, shape, row_bytes=row if row > dtype.itemsize else 0, on_loss=terms.on_loss)
+    return TensorSpec(
+        name, dtype, shape, row_bytes=row if row > dtype.itemsize else 0, on_loss=terms.on_loss, replicas=terms.replicas
+    )
 
 
 def _beside_one_another(specs: Sequence[TensorSpec]) -> list[TensorSpec]:

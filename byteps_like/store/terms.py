@@ -9,9 +9,12 @@ from byteps_like.store.combining.combining import Combining
 from byteps_like.store.key import check_rounds
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import policy_of, text_of
+from byteps_like.store.policies.unlocked import Hogwild
 from byteps_like.store.updates.registry import update_of
 from byteps_like.store.updates.update import ValueUpdate
-from byteps_like.worker.api import ON_LOSS, Worker
+from byteps_like.worker.api import ON_LOSS, Placed, Places, Worker
+
+MOST_REPLICAS = 8
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class StoreTerms:
     from_root: bool = False
     """Whether values begin as rank 0's, not as zeros."""
     on_loss: str = ON_LOSS[0]
+    replicas: int = 1
+    """How many servers are to have each value."""
 
     @property
     def texts(self) -> tuple[str, str, str]:
@@ -51,6 +56,7 @@ def terms_of(
     combining: Combining,
     init: str = "zeros",
     on_loss: str = ON_LOSS[0],
+    replicas: int | None = None,
 ) -> StoreTerms:
     """What arguments mean. Raises InvalidArgumentError for a policy that so many ranks can't have, and so on."""
     found = update_of(update) if isinstance(update, str) else update
@@ -59,7 +65,25 @@ def terms_of(
         raise InvalidArgumentError(f"init={init!r}: values can begin as those of 'root', rank 0, or as 'zeros'")
     if on_loss not in ON_LOSS:
         raise InvalidArgumentError(f"on_loss={on_loss!r} is none of {', '.join(ON_LOSS)}")
-    return StoreTerms(policy, found, combining, init == "root", on_loss)
+    return StoreTerms(policy, found, combining, init == "root", on_loss, _replicas(worker, policy, replicas))
+
+
+def _replicas(worker: Worker, policy: Policy, asked: int | None) -> int:
+    """By default two, where another server goes on with the copy."""
+    places = worker.places() if isinstance(worker, Placed) else Places(1, 0)
+    possible = places.copies and not isinstance(policy, Hogwild)
+    if asked is None:
+        return 2 if possible else 1
+    if not 1 <= asked <= MOST_REPLICAS:
+        raise InvalidArgumentError(f"replicas={asked}: a value is on 1 to {MOST_REPLICAS} servers")
+    if asked > 1 and isinstance(policy, Hogwild):
+        raise InvalidArgumentError(f"replicas={asked}: with hogwild values are in memory of one host: use replicas=1")
+    if asked > 1 and not possible:
+        raise InvalidArgumentError(
+            f"replicas={asked}: copies are of use where a job outlives its servers: in elastic jobs (byteps-like run"
+            f" --min-workers) with two servers or more and no portable workers; this job has {places.servers} servers"
+        )
+    return asked
 
 
 def policy_for(worker: Worker, consistency: Policy | str, update: ValueUpdate, combining: Combining) -> Policy:

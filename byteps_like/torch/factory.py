@@ -100,8 +100,8 @@ def DistributedOptimizer(
     apply: with another consistency than bsp, "server" sends gradients during backward, and servers update; "worker"
         makes each step here, and sends how far it went; "auto" takes servers if they have the update.
     push_every, pull_every: likewise, after how many steps; `periods`: by patterns of names, instead of both.
-    store: likewise, `age`, `damp`, `codec`, `feedback`, `filters`, `on_loss` and `upper` (see Store); a codec is for
-        matrices of `min_compress_bytes` and more.
+    store: likewise, `age`, `damp`, `codec`, `feedback`, `filters`, `on_loss`, `replicas` and `upper` (see Store); a
+        codec is for matrices of `min_compress_bytes` and more.
 
     Blocks for one round trip. On the wire, per step and rank, up and down: the parameters' bytes (half of them with a
     16-bit cast of float32), plus two elements per parameter. Raises InvalidArgumentError for options that exclude each

@@ -84,12 +84,14 @@ class FrameType(IntEnum):
     ADOPTED = 36
     TAKE = 37
     GIVE = 38
+    COPY = 39
+    COPIED = 40
 
 
 _REFERABLE = frozenset({FrameType.PUSH, FrameType.RESULT})
 _NOTABLE = frozenset({FrameType.PUSH, FrameType.ROWS, FrameType.CLOCK})
 _LISTED = frozenset({FrameType.KEYS, FrameType.ROWS, FrameType.FETCH})
-_SEGMENTS = _REFERABLE | _LISTED | {FrameType.DATA, FrameType.VALUE, FrameType.CLOCK, FrameType.GIVE}
+_SEGMENTS = _REFERABLE | _LISTED | {FrameType.DATA, FrameType.VALUE, FrameType.CLOCK, FrameType.GIVE, FrameType.COPY}
 _TEXTS = frozenset(
     {
         FrameType.ERROR,

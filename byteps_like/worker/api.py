@@ -45,6 +45,8 @@ class TensorSpec:
     the same shard; "": anywhere. The first rank to declare decides."""
     on_loss: str = ""
     """Of a tensor that servers keep, one of ON_LOSS. All ranks alike."""
+    replicas: int = 1
+    """Of such a tensor, how many servers are to have it. All ranks alike."""
     says_all: bool = False
     """The name says what is here: who uses it means the same, and nothing needs to be compared."""
     details: str = field(default="", compare=False, repr=False)
@@ -270,6 +272,8 @@ class Places:
     hosts: int
     servers: int
     encode: bool = True
+    copies: bool = False
+    """Whether other servers go on with copies of what a server keeps, once that is gone."""
 
 
 @runtime_checkable

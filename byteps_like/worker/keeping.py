@@ -29,12 +29,15 @@ class KeepSpec:
     """The rank that gives the first value; None: it begins as zeros."""
     filters: str = ""
     """What contributions go through, as canonical texts with a space between each two; "": nothing."""
+    replicas: int = 1
+    """Servers that have the value, as far as there are so many."""
 
     @property
     def text(self) -> str:
         """As servers are told, and compare."""
+        copied = f"\nreplicas {self.replicas}" if self.replicas > 1 else ""
         filtered = f"\nfilters {self.filters}" if self.filters else ""
-        return f"policy {self.policy}\ncombine {self.combine}\nupdate {self.update}{filtered}"
+        return f"policy {self.policy}\ncombine {self.combine}\nupdate {self.update}{copied}{filtered}"
 
     def is_variant_of(self, other: KeepSpec) -> bool:
         """Whether all but the policy is the same."""

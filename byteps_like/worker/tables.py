@@ -25,11 +25,12 @@ _BUCKET_BYTES = 64
 """The least that a partition may have: what a bucket counts for when they are shared out."""
 
 
-def table_tensor(name: str, dtype: DType, on_loss: str = ON_LOSS[0]) -> TensorSpec:
-    """The tensor whose partitions are the buckets of a table; it has no values. `on_loss`: one of ON_LOSS."""
+def table_tensor(name: str, dtype: DType, on_loss: str = ON_LOSS[0], replicas: int = 1) -> TensorSpec:
+    """The tensor whose partitions are the buckets of a table; it has no values. `on_loss`, `replicas`: see there."""
     shape = (BUCKETS, _BUCKET_BYTES // dtype.itemsize)
     return TensorSpec(
-        name, dtype, shape, partition_bytes=_BUCKET_BYTES, row_bytes=_BUCKET_BYTES, on_loss=on_loss
+        name, dtype, shape, partition_bytes=_BUCKET_BYTES, row_bytes=_BUCKET_BYTES, on_loss=on_loss,
+        replicas=replicas,
     )  # fmt: skip
 
 

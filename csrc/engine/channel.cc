@@ -5,14 +5,12 @@
 
 #include "csrc/base/log.h"
 #include "csrc/base/thread.h"
+#include "csrc/transport/entrance/dial.h"
 #include "csrc/transport/url.h"
 
 namespace byteps_like {
 namespace {
 
-constexpr auto kFirstPause = std::chrono::milliseconds(2);  // between tries to connect, doubled up to:
-constexpr auto kOneTry = std::chrono::seconds(2);
-constexpr auto kLongestPause = std::chrono::milliseconds(100);
 constexpr double kUntilTold = 10;  // seconds until a scheduler that has just been replaced says that a server has died
 
 Clock::duration Seconds(double seconds) {
@@ -83,17 +81,11 @@ Status Channel::Connect(Deadline deadline) {
 Result<std::unique_ptr<Stream>> Channel::Dial(Deadline deadline) {
   const EngineOptions& own = context_.options;
   const Introduction who{{own.role, own.member}, {Role::kServer, address_.member}, address_.shard, own.shard};
-  for (auto pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
-    auto stream = byteps_like::Connect(address_.urls[url_], std::min(deadline, Clock::now() + kOneTry));
-    Status status = stream.status();
-    if (stream.ok()) {
-      const Meeting met = Meet(**stream, own.credentials, who, std::min(deadline, Clock::now() + kOneTry));
-      status = met.status;
-      if (status.ok()) return stream;
-      if (status.code() == Code::kRefused && met.certain) return status;
-    }
+  for (Clock::duration pause = kFirstPause;; pause = std::min<Clock::duration>(pause * 2, kLongestPause)) {
+    Dialled dialled = byteps_like::Dial(address_.urls[url_], own.credentials, who, deadline);
+    if (dialled.stream != nullptr) return std::move(dialled.stream);
     const bool other_way = !established_ && url_ + 1 < address_.urls.size();
-    if (ending_ || other_way || Clock::now() + pause > deadline) return status;
+    if (dialled.is_final || ending_ || other_way || Clock::now() + pause > deadline) return dialled.status;
     SleepFor(pause);
   }
 }

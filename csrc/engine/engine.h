@@ -272,7 +272,9 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   bool KeepsAt(uint32_t server) const;
   std::vector<Part*> AllParts() const;
   void HaveAdopted(Part& part);
-  Channel& AdopterOf(uint64_t key);
+  std::vector<Part*> KeptParts() const;
+  void MoveKept(Part& part);
+  Channel& AdopterOf(uint64_t what);
   void KeepForOthers(Part& part);
 
   EventLoop loop_;

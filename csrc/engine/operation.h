@@ -58,6 +58,7 @@ struct Part {
   uint32_t bytes = 0;   // of the partition
   uint32_t weight = 0;  // the most that a round of it sends
   Channel* channel = nullptr;
+  uint32_t home = 0;           // index of that at first
   bool absent = false;         // this rank takes part in its rounds, brings nothing and wants nothing
   ShardNumber owner;           // of its sums, if that is another shard than the channel's: an aggregator hears of it
   Coding* coding = nullptr;    // its codec's; nullptr: there is none

@@ -83,6 +83,7 @@ uint32_t TensorTable::Add(DType dtype, const std::vector<PartitionSpec>& partiti
     part->bytes = part->total = part->weight = spec.bytes;
     part->dtype = dtype;
     part->channel = channels.at(spec.channel).get();
+    part->home = spec.channel;
     part->absent = spec.absent;
     part->owner = spec.owner;
     tensors_[id].parts.push_back(std::move(part));

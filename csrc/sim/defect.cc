@@ -134,6 +134,7 @@ constexpr Row kRows[] = {
     {"hides-losses", Make<Omits, FrameType::kContributors>},
     {"never-adopts", Make<Omits, FrameType::kAdopt>},
     {"gives-nothing", Make<Omits, FrameType::kGive>},
+    {"confirms-nothing", Make<Omits, FrameType::kCopied>},
     {"names-nobody", Make<Omits, FrameType::kError>},
     {"loses-timers", Make<LosesTimers>},
 };

@@ -34,6 +34,8 @@ constexpr FrameName kFrames[] = {
     {FrameType::kAdopted, 'd', "adopted"},
     {FrameType::kTake, 't', "take"},
     {FrameType::kGive, 'g', "give"},
+    {FrameType::kCopy, 'y', "copy"},
+    {FrameType::kCopied, 'k', "copied"},
 };
 constexpr FrameName kOther{{}, '?', "another frame"};
 

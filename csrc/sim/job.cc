@@ -212,6 +212,7 @@ void Job::RunServer(uint32_t number) {
 void Job::SetWorld(uint32_t number) {
   ShardWorld world{1, NumbersOf(plan_.workers), kStallWarning, kStallTimeout, number, kFirstServer + number};
   world.elastic = plan_.elastic;
+  if (plan_.elastic && plan_.racks.empty()) world.chain = AddressesOf(0, plan_.servers);
   std::vector<ShardAddress> owners;
   if (number < plan_.servers) {
     world.aggregators = Aggregators();
@@ -306,13 +307,30 @@ std::optional<uint64_t> Job::WireBetween(uint32_t one, uint32_t other) {
   return found[world_.Draw(found.size())];
 }
 
-// Whoever can't reach all servers at first has nothing to go on with: those that it goes on without die later.
+// Each key of a store, at servers that live.
+bool Job::HaveCopies() const {
+  uint64_t replicated = 0, keys = 0;
+  uint32_t alive = 0;
+  for (uint32_t number = 0; number < plan_.servers; ++number) {
+    const ServerProcess& one = servers_[number];
+    if (one.dead || one.server == nullptr) continue;
+    ++alive;
+    for (const auto& shard : one.server->shards()) replicated += shard->stats().replicated;
+  }
+  for (const StorePlan& store : plan_.stores)
+    keys += (store.elements * sizeof(int64_t) + plan_.partition_bytes - 1) / plan_.partition_bytes;
+  return alive < 2 || replicated >= keys;
+}
+
+// Whoever can't reach all servers at first has nothing to go on with: those that it goes on without die later. So do
+// those of whose values there are no copies yet, as far as servers know of those that have died before.
 bool Job::IsEarly(const Fault& fault) const {
   if (!plan_.elastic || fault.process <= plan_.workers || !plan_.Kills(fault, fault.process)) return false;
   bool begins = false;
   for (uint32_t rank = 0; rank < plan_.workers; ++rank)
-    begins |= !workers_[rank].dead && !workers_[rank].ended && !members_[rank]->has_begun();
-  return begins && !plan_.IsLethal(fault);
+    begins |= !workers_[rank].dead && !workers_[rank].ended && !members_[rank]->has_opened();
+  const bool is_news = world_.Now() < all_know_at_;
+  return (begins || is_news || !HaveCopies()) && !plan_.IsLethal(fault);
 }
 
 void Job::Begin(const Fault& fault) {
@@ -370,6 +388,12 @@ void Job::GoOnWithout(uint32_t server) {
       if (workers_[rank].dead || workers_[rank].ended) return;
       Note(plan_.ProcessOfWorker(rank), '-', plan_.NameOf(plan_.ProcessOfServer(server)) + " is dead");
       members_[rank]->GoOnWithout(server, "server " + std::to_string(server) + " died");
+    });
+  all_know_at_ = In(kGrace) + std::chrono::microseconds(kLongestWord);
+  for (uint32_t other = 0; other < plan_.servers; ++other)
+    world_.At(In(kGrace) + std::chrono::microseconds(world_.Draw(kLongestWord)), [this, other, server] {
+      const ServerProcess& one = servers_[other];
+      if (!stopping_ && !one.dead && one.server != nullptr) one.server->GoOnWithout(1, server);
     });
 }
 

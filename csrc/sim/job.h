@@ -89,6 +89,7 @@ class Job final : private Tap, private Board {
   void Announce(Code code, const std::string& text);
   void Begin(const Fault& fault);
   void Kill(uint32_t process, bool silently);
+  bool HaveCopies() const;
   bool IsEarly(const Fault& fault) const;
   void MeetIfAllAreHere();
   void GoOnWithout(uint32_t server);
@@ -117,6 +118,7 @@ class Job final : private Tap, private Board {
   std::vector<Worker> workers_;
   std::vector<std::unique_ptr<Member>> members_;
   std::vector<ServerProcess> servers_;
+  World::Time all_know_at_{};                                      // of the last death of a server
   std::map<std::string, std::map<uint32_t, uint32_t>> checksums_;  // of results, by rank
   uint64_t most_memory_ = 0;                                       // of a shard
   uint32_t meeting_ = 0;                                           // which meeting this is

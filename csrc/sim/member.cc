@@ -114,6 +114,7 @@ Status Member::Work() {
     stores_.push_back(std::move(store));
     if (Status opened = Open(*stores_.back()); !opened.ok()) return opened;
   }
+  has_opened_ = true;
   for (uint32_t round = 0; round < plan_.rounds; ++round)
     if (Status done = Round(round); !done.ok()) return done;
   for (const auto& store : stores_)
@@ -180,9 +181,10 @@ Status Member::Open(Store& store) {
   store.parts = Cut(elements * sizeof(int64_t), kKeysOfStores + kKeysOfOne * store.number);
   store.id = engine_->Declare(DType::kInt64, store.parts);
   Engine::KeepSpec spec{.tensor = store.id,
-                        .text = "policy " + store.plan->policy + "\ncombine sum:age=none,damp=none\nupdate add",
-                        .root = plan_.workers - 1};
-  for (size_t i = 0; i < elements; ++i) store.first.push_back(First(i));
+                        .text = "policy " + store.plan->policy + "\ncombine sum:age=none,damp=none\nupdate add"};
+  if (store.plan->replicas > 1) spec.text += "\nreplicas " + std::to_string(store.plan->replicas);
+  if (!plan_.elastic) spec.root = plan_.workers - 1;  // else it may die first
+  for (size_t i = 0; i < elements; ++i) store.first.push_back(plan_.elastic ? 0 : First(i));
   if (rank_ == spec.root) spec.initial = std::as_bytes(std::span(store.first));
   auto opening = engine_->Keep(spec);
   if (!opening.ok()) return opening.status();
@@ -227,9 +229,9 @@ void Member::CheckRead(const Store& store, const std::vector<int64_t>& value, bo
     for (uint32_t push = 0; push < store.plan->pushes; ++push) possible |= store.Bit(rank, push);
   for (const PartitionSpec& part : store.parts) {
     const size_t begin = part.offset / sizeof(int64_t), end = begin + part.bytes / sizeof(int64_t);
-    const int64_t sum = value[begin] - First(begin);
+    const int64_t sum = value[begin] - store.first[begin];
     bool wrong = all ? sum != possible : (sum & ~possible) != 0;
-    for (size_t i = begin; i < end; ++i) wrong = wrong || value[i] - First(i) != sum;
+    for (size_t i = begin; i < end; ++i) wrong = wrong || value[i] - store.first[i] != sum;
     if (wrong)
       board_.Complain(rank_, "store " + std::to_string(store.number) + ", key " + std::to_string(part.key) +
                                  ": its value is wrong");

@@ -36,6 +36,7 @@ class Member {
   // Everything from beginning to end, on the worker's thread. The failure of the job, if it fails.
   Status Run(EngineOptions options, std::vector<ShardAddress> shards);
   bool has_begun() const { return has_begun_; }               // it was connected
+  bool has_opened() const { return has_opened_; }             // and its stores have values
   void Fail(Code code, const std::string& text);              // it is told that the job has failed; not on its threads
   void GoOnWithout(uint32_t server, const std::string& why);  // likewise, that a server has died
 
@@ -61,7 +62,7 @@ class Member {
   const uint32_t rank_;
   Board& board_;
   Random random_;
-  bool has_begun_ = false;
+  bool has_begun_ = false, has_opened_ = false;
   std::vector<std::unique_ptr<Tensor>> tensors_;
   std::vector<std::unique_ptr<Store>> stores_;
   std::unique_ptr<Engine> engine_;  // ends before their memory

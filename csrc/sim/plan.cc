@@ -121,12 +121,20 @@ void CutFinely(Plan& plan) {
   }
 }
 
+// Of some plans, drawn apart once more. Copies on other servers are to be there before one dies, so no death waits for
+// half a result.
+void DrawCopies(uint64_t seed, Plan& plan) {
+  Random random(seed ^ 0x636F70696573);
+  if (plan.servers < 2 || random.OneIn(2)) return plan.stores.clear();
+  for (StorePlan& store : plan.stores) store.replicas = static_cast<uint32_t>(random.Between(2, 3));
+}
+
 // Drawn apart, so that other plans stay what they were. All workers but one may die, and all servers but one.
 void DrawDeaths(uint64_t seed, Plan& plan) {
   Random random(~seed);
   plan.elastic = plan.racks.empty() && random.OneIn(kElasticOneIn);
   if (!plan.elastic) return;
-  plan.stores.clear();
+  DrawCopies(seed, plan);
   const uint64_t survivor = random.Below(plan.workers);
   for (uint32_t rank = 0; rank < plan.workers; ++rank) {
     if (rank == survivor || random.OneIn(2)) continue;
@@ -141,6 +149,7 @@ void DrawDeaths(uint64_t seed, Plan& plan) {
     death.at *= kInTime;
     plan.rounds = std::max(plan.rounds, kEnoughRounds);
     if (!random.OneIn(3)) death.kind = FaultKind::kHalfway;
+    if (death.kind == FaultKind::kHalfway && !plan.stores.empty()) death.kind = FaultKind::kPowerOff;
     if (death.kind == FaultKind::kHalfway && random.OneIn(2)) CutFinely(plan);
     plan.faults.push_back(death);
   }
@@ -249,7 +258,7 @@ std::string Plan::Describe() const {
            (tensor.codec.empty() ? "" : ", " + tensor.codec);
   for (const StorePlan& store : stores)
     all += "\n  store of " + std::to_string(store.elements) + ", " + std::to_string(store.pushes) + " pushes, " +
-           store.policy;
+           store.policy + (store.replicas < 2 ? "" : ", on " + std::to_string(store.replicas) + " servers");
   for (const RackPlan& rack : racks) {
     all += "\n  a rack of";
     for (const uint32_t rank : rack.ranks) all += " w" + std::to_string(rank);

@@ -44,6 +44,7 @@ struct TensorPlan {
 struct StorePlan {
   std::string policy;
   uint32_t elements = 0, pushes = 0;
+  uint32_t replicas = 1;  // servers that have it
 };
 
 // Workers whose sums go by an aggregator of their own.

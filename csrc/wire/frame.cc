@@ -114,7 +114,7 @@ Status CheckShape(const Header& header) {
   const bool given = header.type == FrameType::kGive && (header.flags & ~(kMovable | kEncoded)) == 0;
   const bool segment = partition || rows || clock || given || header.type == FrameType::kData ||
                        header.type == FrameType::kValue || header.type == FrameType::kKeys ||
-                       header.type == FrameType::kFetch;
+                       header.type == FrameType::kFetch || header.type == FrameType::kCopy;
   const bool reference = (header.flags & kByReference) != 0;
   const bool flagged =
       partition || rows || clock || given || (header.type == FrameType::kResume && header.flags == kEncoded);

@@ -49,7 +49,7 @@ enum class FrameType : uint8_t {
   kCodec = 16,   // worker -> server: codec `aux` of this link; payload = UTF-8 text, its canonical spec
   // Of store keys, whose values servers keep (server/store). `round` is a source's clock.
   kSpec = 17,     // worker -> server: `key` is a store key of `total` bytes and spec `aux` of this link, whose text is
-                  // the payload at its first use; `round` = kChanges: its policy is to become that of this spec
+                  // the payload at its first use; `round` = 0, kChanges or kMoved
   kOpened = 18,   // server -> worker: it has version `offset`, and the sender's next contribution is number `round`;
                   // aux = Opened
   kApplied = 19,  // server -> worker: what became of contribution `round`: aux = Applied, offset = version; payload =
@@ -84,8 +84,11 @@ enum class FrameType : uint8_t {
   kTake =
       37,  // worker -> server: wants the result of `round` from byte `offset` on. server -> worker: rank `root` does
   kGive = 38,  // worker -> server: a segment of that for rank `root`; server -> worker: to that rank
+  // Between servers, of store keys that outlive one (server/store/chain).
+  kCopy = 39,    // number `round` of what makes and keeps the copy of `key`: aux = CopyPart
+  kCopied = 40,  // all up to number `round` of that is in the copy, and in those behind it
 };
-inline constexpr uint8_t kFrameTypeCount = 39;
+inline constexpr uint8_t kFrameTypeCount = 41;
 inline constexpr uint8_t kUnassigned[] = {30, 33};  // below that
 
 enum FrameFlag : uint8_t {
@@ -97,7 +100,9 @@ enum FrameFlag : uint8_t {
   kSilent = 32,      // PUSH, ROWS: no RESULT is wanted
 };
 
+// `round` of a SPEC, if it is not 0: the key's policy changes; the rank knows the key from a server that is gone.
 inline constexpr uint32_t kChanges = 1;
+inline constexpr uint32_t kMoved = 2;
 
 inline constexpr uint32_t kMostLists = 1024;      // of ids, of a table and a link
 inline constexpr uint32_t kRange = 0xFFFFFFFF;    // in place of a list's number: ids from one to another
@@ -107,6 +112,11 @@ inline constexpr uint32_t kUnknown = 0xFFFFFFFF;  // version of a row that a rea
 enum Adopting : uint32_t { kHoldsResult = 1, kWaits = 2, kBroughtNothing = 4 };
 // How the round of an ADOPTED comes about: by contributions, or there is a result, which another rank has.
 enum Adopted : uint32_t { kIsSummed = 0, kIsTaken = 1 };
+
+// What a COPY brings: bytes from place `offset` on of what the text before them is about, or such a text, which
+// `offset` bytes follow: the key's value and all that is known of it, or what has become of it since. Or the key is no
+// more; or nobody hears from here on of what isn't in the copy.
+enum CopyPart : uint32_t { kCopyBytes = 0, kCopyBegins = 1, kCopyGoesOn = 2, kCopyEnds = 3, kCopyHolds = 4 };
 
 // What a NACK refuses.
 enum Nacked : uint32_t { kNackedRows = 1, kNackedFetch = 2 };
@@ -154,7 +164,7 @@ void EncodeHeader(const Header& header, std::span<std::byte, kHeaderBytes> out);
 //   RESUME, RESUMED           length == 0, offset <= total; encoded RESUME: offset <= kMaxPartition, since its result
 //                             may be larger than the payload
 //   CONTRIBUTORS              length == 0, offset <= total
-//   REGION, GOODBYE, FORGET, OPENED, NACK, OWNER, ADOPT, ADOPTED, TAKE   length == 0
+//   REGION, GOODBYE, FORGET, OPENED, NACK, OWNER, ADOPT, ADOPTED, TAKE, COPIED   length == 0
 //   APPLIED                   length <= kMaxRanks
 //   ERROR, WARNING, CODEC     length <= kMaxText; offset and total mean nothing
 //   SPEC, CALL                length <= kMaxText

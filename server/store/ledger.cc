@@ -147,6 +147,11 @@ void Ledger::Restore(int64_t version, double now) {
   LookBack();
 }
 
+void Ledger::Follow(uint32_t source, int64_t clock, bool unfinished) {
+  At(source).clock = clock;
+  At(source).unfinished = unfinished;
+}
+
 // From here on.
 void Ledger::LookBack() {
   rounds_.clear();

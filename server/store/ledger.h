@@ -93,6 +93,11 @@ class Ledger {
   // From now on `policy`, which lives longer, decides, also on what is here.
   void Change(const StorePolicy& policy, double now, std::vector<Settled>* events);
 
+  // Of a copy of another's ledger, which decides: of a source so many contributions are settled; so many versions were
+  // made. Nothing waits.
+  void Follow(uint32_t source, int64_t clock, bool unfinished);
+  void Follow(int64_t version) { version_ = version; }
+
   // What the contributions that the newest version is made of tell of the gradient. Changes nothing before the next
   // one.
   void Observe(const GradientEstimate& estimate) { observed_ = estimate; }

@@ -276,13 +276,56 @@ Result<bool> StoreKey::Apply(int64_t version, std::span<WholePush> pushes, Shard
   const std::vector<double> factors = rules_->combining->Factors(notes, version);
   if (factors.empty()) return false;
   const auto newest = std::ranges::max_element(pushes, {}, [](const WholePush& one) { return one.push.base; });
-  return content_->Apply({.version = version,
-                          .pushes = pushes,
-                          .factors = factors,
-                          .lr = newest->lr.value_or(rules_->update->lr()),
-                          .update = *rules_->update,
-                          .made_of = notes},
-                         fresh);
+  const double lr = newest->lr.value_or(rules_->update->lr());
+  auto applied = content_->Apply(
+      {.version = version, .pushes = pushes, .factors = factors, .lr = lr, .update = *rules_->update, .made_of = notes},
+      fresh);
+  if (made_ == nullptr || !applied.ok() || !*applied) return applied;
+  auto combined = content_->TakeCombined(pushes);
+  if (!combined.ok()) return combined.status();
+  made_->push_back({version, lr, std::move(notes), std::move(*combined)});
+  return true;
+}
+
+// Copies
+
+std::vector<PushAnswer> StoreKey::Unheard() const {
+  std::vector<PushAnswer> answers;
+  answers.reserve(unheard_.size());
+  for (const auto& [id, answer] : unheard_) answers.push_back(answer);
+  return answers;
+}
+
+int64_t StoreKey::FirstUnheard(uint32_t source) const {
+  const auto first = unheard_.lower_bound({source, INT64_MIN});
+  return first != unheard_.end() && first->first.first == source ? first->first.second : INT64_MAX;
+}
+
+// By itself, what the contributions added up to becomes the same again.
+Status StoreKey::Follow(MadeVersion& made) {
+  constexpr double kOnce = 1;
+  ShardBuffer fresh;
+  if (Status status = content_->Reserve(&fresh); !status.ok()) return status;
+  WholePush whole{.push = {}, .gradient = std::move(made.gradient.bytes), .lr = {}, .rows = {made.gradient.rows, {}}};
+  if (Status status = content_->Admit(whole); !status.ok()) return status;
+  const auto applied = content_->Apply({.version = made.version,
+                                        .pushes = {&whole, 1},
+                                        .factors = {&kOnce, 1},
+                                        .lr = made.lr,
+                                        .update = *rules_->update,
+                                        .made_of = made.made_of},
+                                       fresh);
+  made.gradient.bytes = std::move(whole.gradient);
+  return applied.status();
+}
+
+void StoreKey::Follow(int64_t version, std::span<const PushAnswer> settled) {
+  ledger_.Follow(version);
+  for (const PushAnswer& answer : settled) {
+    const StorePush& push = answer.push;
+    if (ledger_.source(push.source).clock <= push.clock) ledger_.Follow(push.source, push.clock + 1, !push.last);
+    unheard_.insert_or_assign(IdOf(push), answer);
+  }
 }
 
 }  // namespace byteps_like

@@ -42,6 +42,14 @@ struct PushAnswer {
   }
 };
 
+// A version that was made, as whoever keeps a copy of the value makes it again.
+struct MadeVersion {
+  int64_t version = 0;
+  double lr = 0;
+  std::vector<StorePush> made_of;
+  CombinedGradient gradient;
+};
+
 // What is done with contributions: keys of one tensor share it.
 struct StoreRules {
   // Of canonical texts. kInvalid.
@@ -134,6 +142,21 @@ class StoreKey {
   // The source has had the answers to its contributions before `clock`.
   void Heard(uint32_t source, int64_t clock);
 
+  // Copies. From here on each version that changes the content is added to `made`, which lives longer; nullptr: none.
+  void Record(std::vector<MadeVersion>* made) { made_ = made; }
+  // The answers that sources may not have, by source and clock.
+  std::vector<PushAnswer> Unheard() const;
+  int64_t FirstUnheard(uint32_t source) const;  // the clock of the first of them; if there is none, beyond all
+  // This is a copy: makes a version as it was made there. Its gradient stays as it is. kCapacity, or an error of the
+  // update, after which it can't be used.
+  Status Follow(MadeVersion& made);
+  // Its ledger is now at `version`, and these contributions are settled.
+  void Follow(int64_t version, std::span<const PushAnswer> settled);
+  void Follow(uint32_t source, int64_t clock, bool unfinished) { ledger_.Follow(source, clock, unfinished); }
+  std::span<std::byte> state() { return dense_->state(); }
+  std::span<std::byte> first_value() { return dense_->first_value(); }  // while nobody else has it
+  Status AddRows(std::span<const std::byte> saved) { return rows_->Restore(saved); }
+
  private:
   using Id = std::pair<uint32_t, int64_t>;  // source, clock
   struct Staged {
@@ -164,6 +187,7 @@ class StoreKey {
   Ledger ledger_;
   std::map<Id, Staged> staged_;
   std::map<Id, PushAnswer> unheard_;  // final answers that their sources may not have
+  std::vector<MadeVersion>* made_ = nullptr;
 };
 
 }  // namespace byteps_like

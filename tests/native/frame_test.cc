@@ -380,6 +380,24 @@ std::vector<Golden> Goldens() {
   all.push_back({"a segment of a result that another rank lacks", give,
                  "42504c3226000006030000000100000001000200000000000600000000000000"
                  "001000000000000000100000004000000000000000000000020000006d5971d0"});
+  Header copy;
+  copy.type = FrameType::kCopy;
+  copy.view = 3;
+  copy.member = 9;
+  copy.key = 0x20001;
+  copy.round = 6;
+  copy.offset = 2 * kDefaultSegment;
+  copy.length = kDefaultSegment;
+  all.push_back({"bytes of a value on the way to its copy", copy,
+                 "42504c3227000000030000000900000001000200000000000600000000000000"
+                 "00000400000000000000020000000000000000000000000000000000371628d1"});
+  Header copied = copy;
+  copied.type = FrameType::kCopied;
+  copied.member = 8;
+  copied.offset = copied.length = 0;
+  all.push_back({"a copy has it all", copied,
+                 "42504c3228000000030000000800000001000200000000000600000000000000"
+                 "00000000000000000000000000000000000000000000000000000000a6a14e55"});
   return all;
 }
 

@@ -72,7 +72,10 @@ std::map<std::string, uint64_t> StatsOf(const ShardStats& stats) {
           {"repeated", stats.repeated},
           {"encoded", stats.encoded},
           {"relayed_up", stats.relayed_up},
-          {"relayed_down", stats.relayed_down}};
+          {"relayed_down", stats.relayed_down},
+          {"replicated", stats.replicated},
+          {"copies", stats.copies},
+          {"copied", stats.copied}};
 }
 
 // {"keys": number, "ranks": [[clock, counted, late, not finite, held, ages, oldest, seconds waited, and awaited]]}.
@@ -86,6 +89,12 @@ nb::dict TotalsOf(const TensorTotals& tensor) {
   totals["keys"] = tensor.keys;
   totals["ranks"] = ranks;
   return totals;
+}
+
+std::vector<ShardAddress> AddressesOf(const Owners& shards) {
+  std::vector<ShardAddress> addresses;
+  for (const auto& [server, shard, urls, number] : shards) addresses.push_back({server, shard, urls, number});
+  return addresses;
 }
 
 PyServer* MakeServer(const std::string& job, nb::bytes secret, std::vector<std::string> urls, uint32_t shards,
@@ -117,7 +126,7 @@ void BindServer(nb::module_& m) {
           [](PyServer& self, nb::bytes incarnation, uint32_t epoch, std::vector<uint32_t> workers, uint32_t member,
              double stall_warning, double stall_timeout, uint32_t rank, const Aggregators& aggregators,
              const std::tuple<std::string, std::vector<uint32_t>>& own, const Owners& owners, size_t least_segment,
-             bool elastic) {
+             const Owners& chain, bool elastic) {
             ShardWorld world{epoch,  std::move(workers),        stall_warning, stall_timeout, rank,
                              member, IncarnationOf(incarnation)};
             world.elastic = elastic;
@@ -125,8 +134,8 @@ void BindServer(nb::module_& m) {
             world.own.ranks = std::get<1>(own);
             for (const auto& [rack, ranks, number, shards] : aggregators)
               world.aggregators.push_back({rack, ranks, number, shards});
-            std::vector<ShardAddress> addresses;
-            for (const auto& [server, shard, urls, number] : owners) addresses.push_back({server, shard, urls, number});
+            world.chain = AddressesOf(chain);
+            const std::vector<ShardAddress> addresses = AddressesOf(owners);
             Server& server = self.server();
             BlockWithoutGil([&] {
               server.SetWorld(world, addresses, least_segment);
@@ -136,11 +145,12 @@ void BindServer(nb::module_& m) {
           nb::arg("incarnation"), nb::arg("epoch"), nb::arg("workers"), nb::arg("member"), nb::arg("stall_warning"),
           nb::arg("stall_timeout"), nb::arg("rank") = 0, nb::arg("aggregators") = Aggregators(),
           nb::arg("own") = std::tuple<std::string, std::vector<uint32_t>>(), nb::arg("owners") = Owners(),
-          nb::arg("least_segment") = EngineOptions().least_segment, nb::arg("elastic") = false,
+          nb::arg("least_segment") = EngineOptions().least_segment, nb::arg("chain") = Owners(),
+          nb::arg("elastic") = false,
           "`aggregators`: (rack, ranks, member, shards) of servers that pass sums on to this one. `own`: (rack, ranks) "
-          "if it is one itself, whose sums go on to `owners`: (server, shard, urls, member). `elastic`: sums are "
-          "finished "
-          "without workers that are gone.")
+          "if it is one itself, whose sums go on to `owners`: (server, shard, urls, member). `chain`: the same of all "
+          "shards, as workers number them, where store keys may have copies. `elastic`: sums are finished without "
+          "workers that are gone.")
       .def(
           "fail",
           [](PyServer& self, int code, const std::string& text) {
@@ -150,6 +160,10 @@ void BindServer(nb::module_& m) {
       .def(
           "leave_out", [](PyServer& self, uint32_t epoch, uint32_t rank) { self.server().LeaveOut(epoch, rank); },
           nb::arg("epoch"), nb::arg("rank"), "This worker of the epoch has died, and the others go on.")
+      .def(
+          "go_on_without",
+          [](PyServer& self, uint32_t epoch, uint32_t server) { self.server().GoOnWithout(epoch, server); },
+          nb::arg("epoch"), nb::arg("server"), "This server of the epoch is gone, and the others go on.")
       .def(
           "next_event",
           [](PyServer& self, double seconds) { return BlockWithoutGil([&] { return self.events().Pop(seconds); }); },

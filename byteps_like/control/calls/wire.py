@@ -229,6 +229,7 @@ def spec_to_wire(spec: TensorSpec) -> pb.TensorSpec:
         row_bytes=spec.row_bytes,
         beside=spec.beside,
         on_loss=spec.on_loss,
+        replicas=spec.replicas,
     )
 
 
@@ -251,7 +252,8 @@ def spec_from_wire(message: pb.TensorSpec) -> TensorSpec:
         _partition_bytes(message.partition_bytes)
     spec = TensorSpec(
         message.name, dtype, tuple(message.shape), message.priority, message.partition_bytes, message.codec,
-        row_bytes=message.row_bytes, beside=message.beside, on_loss=message.on_loss, details=message.details,
+        row_bytes=message.row_bytes, beside=message.beside, on_loss=message.on_loss, replicas=message.replicas or 1,
+        details=message.details,
     )  # fmt: skip
     bounds.whole(f"bytes of tensor {spec.name!r}", spec.nbytes, 0, bounds.LARGEST_TENSOR)
     bounds.whole(f"bytes of a row of tensor {spec.name!r}", spec.row_bytes, 0, spec.nbytes)

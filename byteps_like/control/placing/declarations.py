@@ -62,6 +62,8 @@ class Declarations:
         """Members whose uses have changed; likewise."""
         self._kept = Counter[str]()
         """How many tensors that servers keep there are of each `on_loss`."""
+        self._lone = 0
+        """How many of these one server alone has."""
         self._names: dict[int, str] = {}
         """By tensor id, those of the last places that tensors have left included."""
         self._next_id = 0
@@ -121,7 +123,7 @@ class Declarations:
         for one in tensors:
             by_id[one.first.tensor_id] = entry = _Entry(one.first, one.newest, moved=deque(one.moved))
             self._entries[one.first.spec.name] = entry
-            self._kept[one.first.spec.on_loss] += 1
+            self._count_kept(one.first.spec, 1)
             self._parts += len(one.newest.partitions)
             self._placer.take(one.newest)
             for number in (one.first.tensor_id, *one.moved):
@@ -146,8 +148,13 @@ class Declarations:
 
     @property
     def can_lose_servers(self) -> bool:
-        """Whether others can take over what a server has: sums that workers can bring again, but no values."""
-        return self._view.finishes_sums and not self._kept["finish"] + self._kept["raise"]
+        """Whether others can take over what a server has: sums, which workers can bring again, and values of which
+        there are copies."""
+        return self._view.finishes_sums and not self._lone
+
+    def _count_kept(self, spec: TensorSpec, by: int) -> None:
+        self._kept[spec.on_loss] += by
+        self._lone += by if spec.on_loss and spec.replicas < 2 else 0
 
     def retire(self, member: int, tensors: Sequence[int]) -> None:
         """`member` won't use the names of these any more. What no rank uses any more is let go of."""
@@ -165,7 +172,7 @@ class Declarations:
             return
         del self._entries[entry.declared.spec.name]
         self.touched.add(entry.declared.tensor_id)
-        self._kept[entry.declared.spec.on_loss] -= 1
+        self._count_kept(entry.declared.spec, -1)
         self._parts -= len(entry.newest.partitions)
         self._placer.leave(entry.newest)
         for number in (entry.declared.tensor_id, *entry.moved):
@@ -223,7 +230,7 @@ class Declarations:
         if entry is None:
             placed = self._place(spec)
             entry = self._entries[spec.name] = _Entry(placed, placed)
-            self._kept[spec.on_loss] += 1
+            self._count_kept(spec, 1)
             self.touched.add(placed.tensor_id)
         if member not in entry.members:
             entry.members.append(member)
@@ -274,10 +281,11 @@ def _mismatch(spec: TensorSpec, rank: int, first: TensorSpec, ranks: list[int]) 
 
 def _agreed(spec: TensorSpec) -> tuple[object, ...]:
     """What all ranks must declare alike."""
-    return spec.dtype, spec.shape, spec.codec, spec.on_loss
+    return spec.dtype, spec.shape, spec.codec, spec.on_loss, spec.replicas
 
 
 def _show(spec: TensorSpec) -> str:
     codec = f" by codec {spec.codec}" if spec.codec else ""
     kept = f" with on_loss={spec.on_loss!r}" if spec.on_loss else ""
-    return f"{spec.dtype.name.lower()} {list(spec.shape)}{codec}{kept}"
+    copied = f", replicas={spec.replicas}" if spec.replicas > 1 else ""
+    return f"{spec.dtype.name.lower()} {list(spec.shape)}{codec}{kept}{copied}"

@@ -13,7 +13,7 @@ from byteps_like.torch.adapt.tuning import OFF, Tune
 from byteps_like.torch.stored.periods import Periods
 
 APPLIES = ("auto", "server", "worker")
-STORE_OPTIONS = ("age", "codec", "combine", "damp", "feedback", "filters", "on_loss", "upper")
+STORE_OPTIONS = ("age", "codec", "combine", "damp", "feedback", "filters", "on_loss", "replicas", "upper")
 SYNCHRONOUS = "bsp"
 
 Consistencies = Policy | str | Sequence[Policy | str]

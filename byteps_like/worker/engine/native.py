@@ -147,7 +147,7 @@ class NativeWorker(Stands):
             kernel_queue_bytes=config.kernel_queue_bytes,
             codec_threads=config.codec_threads,
             local_workers=self.local_size,
-            outlives_servers=view.finishes_sums and len(view.servers) > 1,
+            outlives_servers=view.outlives_servers,
         )
         self._events = threading.Thread(target=self._pump_events, name="byteps_like-events", daemon=True)
         self._events.start()
@@ -166,7 +166,8 @@ class NativeWorker(Stands):
         rack = racks_of(view).get(own.rack) if own.rack else None
         self._ways = Ways(view, rack) if rack is not None else None
         hosts = {one.host_id for one in [*view.workers, *view.servers]}
-        self._places = Places(len(hosts), len(view.servers), all(worker.native for worker in view.workers))
+        native = all(worker.native for worker in view.workers)
+        self._places = Places(len(hosts), len(view.servers), native, copies=view.outlives_servers)
         peers = [_peer(member) for member in view.workers]
         self._communicator.join(view.number, self.rank, peers, view.incarnation)
 

@@ -66,6 +66,7 @@ class Contributions {
   uint64_t unanswered() const { return unanswered_; }  // bytes of those that were begun on this link
   size_t begun() const { return begun_; }              // how many these are
   bool empty() const { return pushes_.empty(); }
+  size_t size() const { return pushes_.size(); }
 
  private:
   void Restart(Pushing& push);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "csrc/base/status.h"
@@ -35,6 +36,9 @@ class Kept {
   virtual void Change(uint32_t text, KeepTicket change) = 0;
 
   virtual void OnNewLink() = 0;  // nothing is known to have arrived
+  // Its server is gone, and another has a copy: from here on that hears of it, and texts have other numbers.
+  using Renumber = std::function<uint32_t(uint32_t text)>;
+  virtual void Move(KeepSink& sink, const Renumber& renumber) = 0;
   // Priority and order of the frame that it would send now; nullopt: none, until something comes, or is called.
   struct Turn {
     int32_t priority = 0;
@@ -57,6 +61,7 @@ class Kept {
   virtual uint64_t unanswered() const = 0;  // bytes of contributions that were begun on this link
   virtual bool opened() const = 0;
   virtual bool busy() const = 0;
+  virtual size_t under_way() const = 0;  // openings, changes, contributions and reads that are not settled
 };
 
 }  // namespace byteps_like

@@ -12,7 +12,7 @@ constexpr uint32_t kNoVersion = 0xFFFFFFFF;
 
 }  // namespace
 
-KeptKey::KeptKey(const KeySpec& spec, KeepSink& sink) : sink_(sink), door_(spec, sink) {}
+KeptKey::KeptKey(const KeySpec& spec, KeepSink& sink) : sink_(&sink), door_(spec, sink) {}
 
 void KeptKey::Open(const std::byte* initial, KeepTicket opening) {
   if (!door_.opened() && initial != nullptr) initial_ = initial;
@@ -38,6 +38,11 @@ void KeptKey::OnNewLink() {
     read.asked = false;
     read.landed = 0;
   }
+}
+
+void KeptKey::Move(KeepSink& sink, const Renumber& renumber) {
+  sink_ = &sink;
+  door_.Move(sink, renumber);
 }
 
 // Out
@@ -175,8 +180,8 @@ Status KeptKey::OnApplied(const Header& header, const std::byte* payload) {
   auto answered = pushes_.Answered(header);
   if (!answered.ok()) return answered.status();
   if (*answered)
-    sink_.Settled((*answered)->ticket, Status(),
-                  {static_cast<Applied>(header.aux), header.offset, DecodeRanks(std::span(payload, header.length))});
+    sink_->Settled((*answered)->ticket, Status(),
+                   {static_cast<Applied>(header.aux), header.offset, DecodeRanks(std::span(payload, header.length))});
   return Status();
 }
 
@@ -194,18 +199,18 @@ Status KeptKey::OnValue(const Header& header) {
   if (read->landed < header.total) return Status();
   const KeepTicket ticket = std::move(read->ticket);
   reads_.erase(read);
-  sink_.Settled(ticket, Status(), {Applied::kCounted, header.root});
+  sink_->Settled(ticket, Status(), {Applied::kCounted, header.root});
   return Status();
 }
 
 void KeptKey::SetCutOff(bool is_so) {
-  if (std::exchange(cut_off_, is_so) != is_so) sink_.CutOff(spec().key, is_so);
+  if (std::exchange(cut_off_, is_so) != is_so) sink_->CutOff(spec().key, is_so);
 }
 
 void KeptKey::End(const Status& why) {
   door_.End(why);
-  pushes_.End(sink_, why);
-  for (const Reading& read : reads_) sink_.Settled(read.ticket, why, {});
+  pushes_.End(*sink_, why);
+  for (const Reading& read : reads_) sink_->Settled(read.ticket, why, {});
   reads_.clear();
 }
 

@@ -35,6 +35,7 @@ class KeptKey final : public Kept {
   void Read(KeepRead read);
 
   void OnNewLink() override;
+  void Move(KeepSink& sink, const Renumber& renumber) override;
   std::optional<Turn> next() override;
   std::optional<uint64_t> begins() override;
   void Next(size_t segment, Outgoing& next) override;
@@ -51,6 +52,7 @@ class KeptKey final : public Kept {
     return door_.open() && (unsent == nullptr || unsent->order > order);
   }
   bool busy() const override { return door_.busy() || !pushes_.empty() || !reads_.empty(); }
+  size_t under_way() const override { return door_.under_way() + pushes_.size() + reads_.size(); }
 
  private:
   struct Reading : KeepRead {
@@ -74,7 +76,7 @@ class KeptKey final : public Kept {
   std::list<Reading>::iterator Awaited(const Header& header);
   bool Fits(const Reading& read, const Header& header) const;
 
-  KeepSink& sink_;
+  KeepSink* sink_;
   KeyDoor door_;
   const std::byte* initial_ = nullptr;
   std::optional<Pushing> setting_;  // the first value, on its way

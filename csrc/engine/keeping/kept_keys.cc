@@ -110,13 +110,32 @@ Status KeptKeys::CheckOpened(uint64_t key) const {
 bool KeptKeys::Forget(uint64_t key) {
   const auto found = keys_.find(key);
   if (found == keys_.end() || found->second.kept().busy()) return false;
-  std::priority_queue<Turn> others;
-  for (; !turns_.empty(); turns_.pop())
-    if (turns_.top().entry != &found->second) others.push(turns_.top());
-  turns_.swap(others);
-  std::erase(starved_, &found->second);
+  Dequeue(found->second);
   keys_.erase(found);
   return true;
+}
+
+void KeptKeys::Dequeue(Entry& entry) {
+  std::priority_queue<Turn> others;
+  for (; !turns_.empty(); turns_.pop())
+    if (turns_.top().entry != &entry) others.push(turns_.top());
+  turns_.swap(others);
+  std::erase(starved_, &entry);
+  entry.queued = false;
+}
+
+void KeptKeys::Move(uint64_t key, KeptKeys& to) {
+  const auto found = keys_.find(key);
+  if (found == keys_.end()) return;
+  Dequeue(found->second);
+  KeepSink& sink = to;
+  found->second.kept().Move(sink, [&](uint32_t text) { return to.NumberOf(texts_[text]); });
+  found->second.kept().OnNewLink();
+  const size_t moves = found->second.kept().under_way();
+  under_way_ -= moves;
+  to.under_way_ += moves;
+  auto node = keys_.extract(found);
+  to.Queue(to.keys_.insert(std::move(node)).position->second);
 }
 
 void KeptKeys::End(const Status& why) {

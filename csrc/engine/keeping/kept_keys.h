@@ -39,6 +39,7 @@ class KeptKeys : private KeepSink {
   void End(const Status& why);  // everything, and what comes later
 
   void OnNewLink();
+  void Move(uint64_t key, KeptKeys& to);      // its server is gone, and that of `to` has a copy
   std::optional<int32_t> NextPriority();      // of the next frame; nullopt: there is none
   void Next(size_t segment, Outgoing& next);  // which there is
 
@@ -73,6 +74,7 @@ class KeptKeys : private KeepSink {
   Status Refuse(Entry& entry, const Status& why);
   void Settled(const KeepTicket& ticket, const Status& status, KeepOutcome outcome) override;
   void CutOff(uint64_t key, bool is_so) override { sink_.CutOff(key, is_so); }
+  void Dequeue(Entry& entry);
   void Queue(Entry& entry);
   bool HasCredit(uint64_t bytes) const;
   bool HasSent(uint64_t key, uint64_t order);

@@ -14,7 +14,7 @@ constexpr size_t kMostUnanswered = 1024;  // so many answers a server can give a
 }  // namespace
 
 KeptTable::KeptTable(const KeySpec& spec, KeepSink& sink, RowNumbers::Limits limits)
-    : sink_(sink), door_(spec, sink), numbers_(limits) {}
+    : sink_(&sink), door_(spec, sink), numbers_(limits) {}
 
 void KeptTable::Open(const std::byte*, KeepTicket opening) { door_.Open(std::move(opening)); }
 
@@ -24,6 +24,11 @@ void KeptTable::Fetch(KeepFetch fetch) {
   Fetching& fetching = fetches_.emplace_back(Fetching{std::move(fetch)});
   fetching.clock = pushes_.clock();
   fetching.request = requests_++ % kRequests;
+}
+
+void KeptTable::Move(KeepSink& sink, const Renumber& renumber) {
+  sink_ = &sink;
+  door_.Move(sink, renumber);
 }
 
 void KeptTable::OnNewLink() {
@@ -175,8 +180,8 @@ Status KeptTable::OnApplied(const Header& header, const std::byte* payload) {
     numbers_.Release(list->second);
     lists_.erase(list);
   }
-  sink_.Settled((*answered)->ticket, Status(),
-                {static_cast<Applied>(header.aux), header.offset, DecodeRanks(std::span(payload, header.length))});
+  sink_->Settled((*answered)->ticket, Status(),
+                 {static_cast<Applied>(header.aux), header.offset, DecodeRanks(std::span(payload, header.length))});
   return Status();
 }
 
@@ -233,14 +238,14 @@ Status KeptTable::OnValue(const Header& header) {
   if (fetch->number) numbers_.Release(*fetch->number);
   const KeepTicket ticket = std::move(fetch->ticket);
   fetches_.erase(fetch);
-  sink_.Settled(ticket, Status(), {Applied::kCounted, header.root});
+  sink_->Settled(ticket, Status(), {Applied::kCounted, header.root});
   return Status();
 }
 
 void KeptTable::End(const Status& why) {
   door_.End(why);
-  pushes_.End(sink_, why);
-  for (const Fetching& fetch : fetches_) sink_.Settled(fetch.ticket, why, {});
+  pushes_.End(*sink_, why);
+  for (const Fetching& fetch : fetches_) sink_->Settled(fetch.ticket, why, {});
   fetches_.clear();
 }
 

@@ -41,6 +41,7 @@ class KeptTable final : public Kept {
   void Fetch(KeepFetch fetch);
 
   void OnNewLink() override;
+  void Move(KeepSink& sink, const Renumber& renumber) override;
   std::optional<Turn> next() override;
   std::optional<uint64_t> begins() override;
   void Next(size_t segment, Outgoing& next) override;
@@ -57,6 +58,7 @@ class KeptTable final : public Kept {
     return door_.open() && (unsent == nullptr || unsent->order > order);
   }
   bool busy() const override { return door_.busy() || !pushes_.empty() || !fetches_.empty(); }
+  size_t under_way() const override { return door_.under_way() + pushes_.size() + fetches_.size(); }
 
  private:
   struct Fetching : KeepFetch {
@@ -85,7 +87,7 @@ class KeptTable final : public Kept {
   bool Fits(const Fetching& fetch, const Header& header) const;
   Status OnValue(const Header& header);
 
-  KeepSink& sink_;
+  KeepSink* sink_;
   KeyDoor door_;
   RowNumbers numbers_;
   Contributions pushes_;

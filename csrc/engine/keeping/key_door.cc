@@ -6,17 +6,17 @@
 namespace byteps_like {
 
 void KeyDoor::Open(KeepTicket opening) {
-  if (opened_) return sink_.Settled(opening, Status(), {});
+  if (opened_) return sink_->Settled(opening, Status(), {});
   openings_.push_back(std::move(opening));
 }
 
 void KeyDoor::Change(uint32_t text, KeepTicket change) {
   if (!change_) {
-    if (text == spec_.text) return sink_.Settled(change, Status(), {});
+    if (text == spec_.text) return sink_->Settled(change, Status(), {});
     change_ = Changing{.text = text};
   }
   if (change_->text != text)
-    return sink_.Settled(
+    return sink_->Settled(
         change,
         Status(Code::kInvalid, "store key " + std::to_string(spec_.key) + " waits for another change of its policy"),
         {});
@@ -28,9 +28,16 @@ void KeyDoor::OnNewLink() {
   if (change_) change_->asked = false;
 }
 
+void KeyDoor::Move(KeepSink& sink, const Kept::Renumber& renumber) {
+  sink_ = &sink;
+  moved_ = true;
+  spec_.text = renumber(spec_.text);
+  if (change_) change_->text = renumber(change_->text);
+}
+
 void KeyDoor::Ask(Outgoing& next) {
   at_ = At::kAsked;
-  Ask(spec_.text, 0, next);
+  Ask(spec_.text, moved_ && opened_ ? kMoved : 0, next);
 }
 
 void KeyDoor::AskToChange(Outgoing& next) {
@@ -70,15 +77,15 @@ void KeyDoor::Changed() {
 void KeyDoor::EndChange(const Status& how) {
   const std::vector<KeepTicket> tickets = std::move(change_->tickets);
   change_.reset();
-  for (const KeepTicket& ticket : tickets) sink_.Settled(ticket, how, {});
+  for (const KeepTicket& ticket : tickets) sink_->Settled(ticket, how, {});
 }
 
 void KeyDoor::Settle() {
-  for (const KeepTicket& opening : std::exchange(openings_, {})) sink_.Settled(opening, Status(), {});
+  for (const KeepTicket& opening : std::exchange(openings_, {})) sink_->Settled(opening, Status(), {});
 }
 
 void KeyDoor::End(const Status& why) {
-  for (const KeepTicket& opening : std::exchange(openings_, {})) sink_.Settled(opening, why, {});
+  for (const KeepTicket& opening : std::exchange(openings_, {})) sink_->Settled(opening, why, {});
   if (change_) EndChange(why);
 }
 

@@ -11,11 +11,12 @@ namespace byteps_like {
 
 class KeyDoor {
  public:
-  KeyDoor(const KeySpec& spec, KeepSink& sink) : spec_(spec), sink_(sink) {}
+  KeyDoor(const KeySpec& spec, KeepSink& sink) : spec_(spec), sink_(&sink) {}
 
   void Open(KeepTicket opening);  // see Kept, as the next
   void Change(uint32_t text, KeepTicket change);
   void OnNewLink();
+  void Move(KeepSink& sink, const Kept::Renumber& renumber);
 
   bool waits() const { return at_ == At::kAsked; }  // for the answer, before which nothing else may go
   bool open() const { return at_ == At::kOpen; }
@@ -32,6 +33,7 @@ class KeyDoor {
 
   const KeySpec& spec() const { return spec_; }
   bool busy() const { return !openings_.empty() || change_; }
+  size_t under_way() const { return openings_.size() + (change_ ? change_->tickets.size() : 0); }
 
  private:
   enum class At { kShut, kAsked, kOpen };
@@ -46,9 +48,10 @@ class KeyDoor {
   void EndChange(const Status& how);
 
   KeySpec spec_;
-  KeepSink& sink_;
+  KeepSink* sink_;
   std::vector<KeepTicket> openings_;  // until it is open
   bool opened_ = false;
+  bool moved_ = false;
   At at_ = At::kShut;
   std::optional<Changing> change_;
 };

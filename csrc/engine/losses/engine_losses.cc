@@ -5,6 +5,7 @@
 
 #include "csrc/engine/channel.h"
 #include "csrc/engine/engine.h"
+#include "csrc/wire/adopter.h"
 
 namespace byteps_like {
 namespace {
@@ -12,14 +13,6 @@ namespace {
 constexpr size_t kMostRetired = 64u << 20;  // bytes of results that are kept of tensors which are no more
 constexpr size_t kMostRecords = 1u << 16;
 constexpr const char* kTwoWay = "twoway ";  // codecs whose servers keep an error feedback
-
-// All ranks find the same, and of the keys of one shard each other shard gets as many.
-uint64_t DrawnBy(uint64_t key, const Channel& channel) {
-  uint64_t mixed = key * 0x9E3779B97F4A7C15 + (channel.index() + 1) * 0xD1B54A32D192ED03;
-  mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9;
-  mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB;
-  return mixed ^ (mixed >> 31);
-}
 
 }  // namespace
 
@@ -34,6 +27,11 @@ void Engine::LeaveOnLoop(uint32_t server, const Status& why) {
     if (channel->server() == server && !channel->left()) channel->Leave();
   for (Part* const part : AllParts()) HaveAdopted(*part);
   for (const auto& part : retired_) HaveAdopted(*part);
+  for (Part* const part : KeptParts()) MoveKept(*part);
+  const Status asked(Code::kPeerLost, "server " + std::to_string(server) +
+                                          " has died, and what it was asked for may have been done: ask again");
+  for (auto& channel : channels_)
+    if (channel->server() == server) channel->kept().End(asked);
 }
 
 // With their preludes. Links may ask for the mutex, so it is not held while they are dealt with.
@@ -42,7 +40,7 @@ std::vector<Part*> Engine::AllParts() const {
   std::vector<Part*> all;
   for (const DeclaredTensor& tensor : tensors_.all())
     for (const auto& part : tensor.parts) {
-      if (part->retired) continue;
+      if (part->retired || tensor.kept) continue;
       all.push_back(part.get());
       if (part->coding != nullptr && part->coding->prelude) all.push_back(part->coding->prelude.get());
     }
@@ -55,10 +53,33 @@ bool Engine::KeepsAt(uint32_t server) const {
   const auto there = [server](const auto& part) { return part->channel->server() == server; };
   return std::ranges::any_of(tensors_.all(), [&](const DeclaredTensor& tensor) {
     const Coding* const coding = tensor.codings.empty() ? nullptr : tensor.codings.front().get();
-    const bool has_state =
-        tensor.kept || (coding != nullptr && tensors_.CodecText(coding->number).starts_with(kTwoWay));
+    const bool has_state = (tensor.kept && !tensor.copied) ||
+                           (coding != nullptr && tensors_.CodecText(coding->number).starts_with(kTwoWay));
     return has_state && std::ranges::any_of(tensor.parts, there);
   });
+}
+
+std::vector<Part*> Engine::KeptParts() const {
+  std::lock_guard lock(mutex_);
+  std::vector<Part*> kept;
+  for (const DeclaredTensor& tensor : tensors_.all())
+    if (tensor.kept)
+      for (const auto& part : tensor.parts) kept.push_back(part.get());
+  return kept;
+}
+
+// Of which the shard that takes it over has a copy.
+void Engine::MoveKept(Part& part) {
+  Channel& old = *part.channel;
+  if (!old.left()) return;
+  Channel& adopter = AdopterOf(part.home);
+  if (!adopter.busy()) adopter.Heard();
+  {
+    std::lock_guard lock(mutex_);
+    part.channel = &adopter;
+  }
+  old.kept().Move(part.key, adopter.kept());
+  silence_.Arm();
 }
 
 void Engine::HaveAdopted(Part& part) {
@@ -71,10 +92,12 @@ void Engine::HaveAdopted(Part& part) {
   part.channel->Adopt(part, in_flight);
 }
 
-Channel& Engine::AdopterOf(uint64_t key) {
+// Of a key, or of all that was at home in a channel.
+Channel& Engine::AdopterOf(uint64_t what) {
   Channel* best = nullptr;
   for (const auto& channel : channels_)
-    if (!channel->left() && (best == nullptr || DrawnBy(key, *channel) > DrawnBy(key, *best))) best = channel.get();
+    if (!channel->left() && (best == nullptr || DrawOf(what, channel->index()) > DrawOf(what, best->index())))
+      best = channel.get();
   return *best;
 }
 

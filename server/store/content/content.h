@@ -37,6 +37,12 @@ struct WholePush {
   NamedRows rows = {};       // of a content of rows
 };
 
+// What the contributions to a version have added up to.
+struct CombinedGradient {
+  ShardBuffer bytes;
+  std::shared_ptr<const IdList> rows = nullptr;  // of which it has gradients; nullptr: of the whole value
+};
+
 // Of what a version is made, and how.
 struct VersionCall {
   int64_t version = 0;
@@ -61,6 +67,8 @@ class StoreContent {
   // False if the contributions add up to what is not finite, or the update makes that of them: then nothing has
   // changed, but for other rows. An error is the update's. `fresh` is what was reserved.
   virtual Result<bool> Apply(const VersionCall& call, ShardBuffer& fresh) = 0;
+  // What that has made of them, which it takes out of them. kCapacity.
+  virtual Result<CombinedGradient> TakeCombined(std::span<WholePush> applied) const = 0;
 };
 
 }  // namespace byteps_like

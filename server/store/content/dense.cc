@@ -52,6 +52,11 @@ Result<bool> DenseContent::Apply(const VersionCall& call, ShardBuffer& fresh) {
                             .pushes = call.made_of});
 }
 
+// It was made in the first of them.
+Result<CombinedGradient> DenseContent::TakeCombined(std::span<WholePush> applied) const {
+  return CombinedGradient{std::move(applied.front().gradient)};
+}
+
 std::byte* DenseContent::Writable(ShardBuffer& fresh) {
   if (value_.use_count() > 1 && bytes_ != 0) {
     std::memcpy(fresh.data(), value_->data(), bytes_);

@@ -22,6 +22,9 @@ class DenseContent final : public StoreContent {
 
   std::shared_ptr<const ShardBuffer> value() const { return value_; }
   std::span<const std::byte> state() const { return {state_.data(), state_bytes_}; }
+  // To be written, while no reader has the value.
+  std::span<std::byte> state() { return {state_.data(), state_bytes_}; }
+  std::span<std::byte> first_value() { return {value_->data(), bytes_}; }
 
   DType dtype() const override { return dtype_; }
   size_t CountOf(const WholePush&) const override { return shape_.count(); }
@@ -32,6 +35,7 @@ class DenseContent final : public StoreContent {
   Status Reserve(ShardBuffer* fresh) override;
   std::optional<GradientEstimate> Estimate(std::span<const WholePush> pushes) const override;
   Result<bool> Apply(const VersionCall& call, ShardBuffer& fresh) override;
+  Result<CombinedGradient> TakeCombined(std::span<WholePush> applied) const override;
 
  private:
   DenseContent(const ValueUpdate& update, StoreValue value, ShardMemory& memory);

@@ -97,7 +97,7 @@ uint64_t RowContent::Save(uint64_t place, size_t most, std::string* to) const {
 }
 
 Status RowContent::Restore(std::span<const std::byte> saved) {
-  const size_t size = sizeof(uint64_t) + table_.record_bytes();
+  const size_t size = saved_bytes();
   if (saved.size() % size != 0)
     return Status(Code::kInvalid, std::to_string(saved.size()) + " bytes are no rows of " + std::to_string(size));
   for (; !saved.empty(); saved = saved.subspan(size)) {
@@ -190,6 +190,27 @@ Status RowContent::Update(const VersionCall& call, uint32_t slot, const std::byt
               .step = head.updates,
               .pushes = call.made_of})
       .status();
+}
+
+// Each row was added up in the first contribution that has it.
+Result<CombinedGradient> RowContent::TakeCombined(std::span<WholePush> applied) const {
+  if (applied.size() == 1) return CombinedGradient{std::move(applied.front().gradient), applied.front().rows.list};
+  size_t count = 0;
+  Merge(applied, [&](std::span<const Place>) { return ++count != 0; });
+  auto list = std::make_shared<IdList>();
+  list->bytes = memory_.Take(count * sizeof(uint64_t));
+  list->count = count;
+  CombinedGradient combined{memory_.Take(count * row_bytes_), list};
+  if (list->bytes.size() < count * sizeof(uint64_t) || combined.bytes.size() < count * row_bytes_)
+    return memory_.Exhausted();
+  size_t row = 0;
+  Merge(applied, [&](std::span<const Place> places) {
+    const Place& first = places.front();
+    std::memcpy(list->bytes.data() + row * sizeof first.id, &first.id, sizeof first.id);
+    std::memcpy(combined.bytes.data() + row * row_bytes_, GradientOf(applied[first.push], first.row), row_bytes_);
+    return ++row != 0;
+  });
+  return combined;
 }
 
 // Readers

@@ -56,6 +56,7 @@ class RowContent final : public StoreContent {
   // Appends rows that exist, from a place on that is 0 at first, to about `most` bytes: of each its id, then its
   // version, its updates, its value and its state, filled up to whole words. Where to go on; 0: that is all.
   uint64_t Save(uint64_t place, size_t most, std::string* to) const;
+  size_t saved_bytes() const { return sizeof(uint64_t) + table_.record_bytes(); }  // of a row
   // Has these rows, as Save has written them. kInvalid; kCapacity: some may be there.
   Status Restore(std::span<const std::byte> saved);
 
@@ -63,6 +64,7 @@ class RowContent final : public StoreContent {
   size_t CountOf(const WholePush& whole) const override { return whole.rows.list->count * width_; }
   Status Admit(WholePush& whole) override;
   Result<bool> Apply(const VersionCall& call, ShardBuffer& fresh) override;
+  Result<CombinedGradient> TakeCombined(std::span<WholePush> applied) const override;
 
  private:
   // Of a record; then the value, then the state.

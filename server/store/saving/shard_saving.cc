@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "csrc/wire/bytes.h"
+#include "server/store/fields.h"
 
 namespace byteps_like {
 namespace {
@@ -12,31 +13,6 @@ namespace {
 std::string KeyText(uint64_t key) { return "store key " + std::to_string(key); }
 
 Status Invalid(const std::string& what) { return Status(Code::kInvalid, what); }
-
-// Fields of a request, one after the other.
-class Fields {
- public:
-  explicit Fields(std::span<const std::byte> bytes) : rest_(bytes) {}
-
-  template <typename T>
-  bool Take(T* value) {
-    if (rest_.size() < sizeof(T)) return false;
-    *value = GetLittle<T>(rest_.data());
-    rest_ = rest_.subspan(sizeof(T));
-    return true;
-  }
-  std::span<const std::byte> rest() const { return rest_; }
-
- private:
-  std::span<const std::byte> rest_;
-};
-
-template <typename T>
-void Append(std::string& to, T value) {
-  std::byte bytes[sizeof(T)];
-  PutLittle(bytes, value);
-  to.append(reinterpret_cast<const char*>(bytes), sizeof bytes);
-}
 
 Status Misfits() { return Invalid("a request about what is saved has fields missing, or too many"); }
 

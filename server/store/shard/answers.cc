@@ -9,9 +9,14 @@ namespace byteps_like {
 // After a call to the key, which rank `by` has caused: tells what it has brought about. False: it has failed, and with
 // it the job.
 bool ShardStore::Done(Entry& entry, const Status& status, uint32_t by) {
+  CopyChanges(entry);
   for (const PushAnswer& answer : answers_) {
     Count(entry, answer, by);
-    Say(entry, answer);
+    if (answer.applied == Applied::kHeld) {
+      Say(entry.number, answer);
+    } else {
+      SayCopied(entry, answer.push.source, [this, number = entry.number, answer] { Say(number, answer); });
+    }
   }
   answers_.clear();
   if (!status.ok()) {
@@ -73,10 +78,10 @@ void ShardStore::TimeHeld(Entry& entry) {
   }
 }
 
-void ShardStore::Say(const Entry& entry, const PushAnswer& answer) {
+void ShardStore::Say(uint64_t key, const PushAnswer& answer) {
   Header header;
   header.type = FrameType::kApplied;
-  header.key = entry.number;
+  header.key = key;
   header.round = static_cast<uint32_t>(answer.push.clock);
   header.offset = static_cast<uint64_t>(answer.version);
   header.aux = static_cast<uint32_t>(answer.applied);

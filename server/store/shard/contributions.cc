@@ -179,7 +179,8 @@ void ShardStore::Repeat(Entry& entry, uint32_t rank, const Header& header, const
   const int64_t clock = next - static_cast<uint32_t>(static_cast<uint32_t>(next) - header.round);
   const Status status =
       entry.key->Push({{rank, clock, note->base, note->weight}, {}, std::nullopt}, host_.Now(), &answers_);
-  for (const PushAnswer& answer : std::exchange(answers_, {})) Say(entry, answer);  // which has been counted
+  for (const PushAnswer& answer : std::exchange(answers_, {}))  // which has been counted
+    SayCopied(entry, rank, [this, number = entry.number, answer] { Say(number, answer); });
   Done(entry, status);
 }
 

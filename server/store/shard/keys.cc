@@ -15,7 +15,7 @@ constexpr size_t kEntryBytes = 2048;  // of a key beside its value, its state, a
 }  // namespace
 
 ShardStore::ShardStore(StoreHost& host, ShardMemory& memory)
-    : host_(host), memory_(memory), calls_(*this, memory), saving_(*this, memory) {}
+    : host_(host), memory_(memory), calls_(*this, memory), saving_(*this, memory), copies_(*this, memory) {}
 ShardStore::~ShardStore() = default;
 
 size_t ShardStore::EntryBytes() const {
@@ -24,11 +24,12 @@ size_t ShardStore::EntryBytes() const {
          KeyFigures::Bytes(static_cast<uint32_t>(ranks));
 }
 
-void ShardStore::Reset(uint32_t ranks) {
+void ShardStore::Reset(uint32_t ranks, std::vector<uint32_t> servers, uint32_t own) {
   memory_.Refund(keys_.size() * EntryBytes());
   ranks_ = std::vector<Rank>(ranks);
   calls_.Reset(ranks);
   saving_.Reset(ranks);
+  copies_.Reset(ranks, std::move(servers), own);
   keys_.clear();
   figures_.Clear();
   specs_.clear();
@@ -63,7 +64,8 @@ const ShardStore::Spec* ShardStore::Announced(uint32_t rank, const Header& heade
                            StoreKeyText(header.key) + " of " + RankText(rank) + ": " + terms.status().message()));
     return nullptr;
   }
-  auto spec = std::make_unique<Spec>(Spec{std::string(text), std::move(terms->rules), std::move(terms->filters)});
+  auto spec = std::make_unique<Spec>(
+      Spec{std::string(text), std::move(terms->rules), std::move(terms->filters), terms->replicas});
   return specs_.emplace(spec->text, std::move(spec)).first->second.get();
 }
 
@@ -76,6 +78,7 @@ ShardStore::Entry* ShardStore::FindOrMake(uint32_t rank, const Header& header, c
   entry->total = header.total;
   entry->width = header.offset;
   entry->begun_by = header.root;
+  entry->home = copies_.own();
   entry->first = rank;
   const auto found = keys_.find(header.key);
   if (found != keys_.end() && found->second->IsLike(*entry)) return found->second.get();
@@ -101,17 +104,23 @@ ShardStore::Entry* ShardStore::FindOrMake(uint32_t rank, const Header& header, c
     host_.FailStore(Status(Code::kInvalid, StoreKeyText(header.key) + ": " + entry->Text() + ": " + why));
     return nullptr;
   }
+  return Add(std::move(entry));
+}
+
+// nullptr: there is no memory for it.
+ShardStore::Entry* ShardStore::Add(std::unique_ptr<Entry> entry) {
   if (!memory_.Charge(EntryBytes())) {
     const Status full = memory_.Exhausted();
-    host_.FailStore(Status(full.code(), StoreKeyText(header.key) + ": " + full.message()));
+    host_.FailStore(Status(full.code(), StoreKeyText(entry->number) + ": " + full.message()));
     return nullptr;
   }
   entry->arrivals.resize(ranks_.size());
   entry->lists.resize(ranks_.size());
   entry->forgotten.resize(ranks_.size());
   entry->opened.resize(ranks_.size());
-  entry->figures = &figures_.Open(header.key, static_cast<uint32_t>(ranks_.size()));
-  return keys_.emplace(header.key, std::move(entry)).first->second.get();
+  const uint64_t number = entry->number;
+  entry->figures = &figures_.Open(number, static_cast<uint32_t>(ranks_.size()));
+  return keys_.emplace(number, std::move(entry)).first->second.get();
 }
 
 void ShardStore::OnSpec(uint32_t rank, const Header& header, std::string_view text) {
@@ -122,6 +131,7 @@ void ShardStore::OnSpec(uint32_t rank, const Header& header, std::string_view te
       return Refuse(rank, header.key, "the policy of a key without a value can't be changed");
     return Propose(*found->second, rank, *spec);
   }
+  if (spec != nullptr && !IsWhereItIs(rank, header)) return;
   Entry* const entry = spec == nullptr ? nullptr : FindOrMake(rank, header, *spec);
   if (entry == nullptr) return;
   entry->forgotten[rank] = false;
@@ -148,7 +158,7 @@ void ShardStore::Answer(const Entry& entry, uint32_t rank, Opened how) {
     answer.offset = static_cast<uint64_t>(entry.key->ledger().version());
     answer.round = static_cast<uint32_t>(entry.key->ledger().Clock(rank));
   }
-  host_.Answer(rank, answer);
+  SayCopied(entry, rank, [this, rank, answer] { host_.Answer(rank, answer); });
 }
 
 // This rank wants another policy, which is in force once all ranks have said so. Until then it makes no contributions,
@@ -188,6 +198,7 @@ bool ShardStore::ChangeIfAgreed(Entry& entry, uint32_t by) {
   for (const Opener& one : entry.proposers)
     if (entry.key->ledger().source(one.rank).resting) entry.key->Wake(one.rank);
   if (!Done(entry, entry.key->Change(entry.spec->rules, host_.Now(), &answers_), by)) return false;
+  CopyWhole(entry);
   for (const Opener& one : std::exchange(entry.proposers, {})) {
     if (ranks_[one.rank].left) continue;
     if (one.rank != by) HasWaited(entry, one.rank, Awaited::kPolicy, one.since, by);
@@ -219,6 +230,7 @@ Result<std::unique_ptr<StoreKey>> ShardStore::KeyOf(const Entry& entry, ShardBuf
 bool ShardStore::Begin(Entry& entry, Result<std::unique_ptr<StoreKey>> key) {
   if (!Done(entry, key.status())) return false;
   entry.key = std::move(*key);
+  CopyWhole(entry);
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
     if (ranks_[rank].left && !Done(entry, entry.key->Lose(rank, host_.Now(), &answers_))) return false;
   for (const Opener& opener : std::exchange(entry.openers, {})) {
@@ -254,6 +266,7 @@ void ShardStore::FreeIfForgotten(uint64_t key) {
   memory_.Refund(EntryBytes());
   keys_.erase(found);
   figures_.Close(key);
+  copies_.Forget(key);
   calls_.OnChange(key);  // one that waits for it ends
   saving_.OnFreed(key);
 }
@@ -274,7 +287,8 @@ void ShardStore::OnLeft(uint32_t rank) {
 
 void ShardStore::OnLinkGone(uint32_t rank) {
   if (rank >= ranks_.size()) return;
-  ranks_[rank] = {.specs = {}, .sendings = {}, .under_way = {}, .left = ranks_[rank].left};
+  const uint64_t links = ranks_[rank].links + 1;
+  ranks_[rank] = {.specs = {}, .sendings = {}, .under_way = {}, .left = ranks_[rank].left, .links = links};
   calls_.OnLinkGone(rank);
   saving_.OnLinkGone(rank);
   for (auto& [number, entry] : keys_) {

@@ -6,7 +6,7 @@
 namespace byteps_like {
 
 void ShardStore::AnswerRequest(uint32_t rank, const Header& header, const std::string& payload) {
-  host_.Answer(rank, header, payload);
+  copies_.AfterAll(rank, OnThisLink(rank, [this, rank, header, payload] { host_.Answer(rank, header, payload); }));
 }
 
 void ShardStore::RefuseRequest(uint32_t rank, uint64_t key, const std::string& what) { Refuse(rank, key, what); }
@@ -24,7 +24,10 @@ void ShardStore::OnCall(uint32_t rank, const Header& header, const std::byte* pa
   calls_.OnCall(rank, header, {payload, header.length});
 }
 
-void ShardStore::Replaced(uint64_t key) { Done(*keys_.at(key), Status()); }
+void ShardStore::Replaced(uint64_t key) {
+  CopyWhole(*keys_.at(key));
+  Done(*keys_.at(key), Status());
+}
 
 // Checkpoints
 
@@ -47,7 +50,7 @@ void ShardStore::WakeAt(uint64_t key, uint32_t rank) {
 void ShardStore::Restored(uint64_t key, const Status& status, std::vector<PushAnswer> answers) {
   answers_ = std::move(answers);
   keys_.at(key)->filtered = {};  // a version may come again, with another value
-  Done(*keys_.at(key), status);
+  if (Done(*keys_.at(key), status)) CopyWhole(*keys_.at(key));
 }
 
 }  // namespace byteps_like

@@ -18,6 +18,7 @@
 #include "csrc/wire/frame.h"
 #include "server/memory.h"
 #include "server/store/calls/shard_calls.h"
+#include "server/store/chain/copies.h"
 #include "server/store/fetch.h"
 #include "server/store/figures.h"
 #include "server/store/saving/shard_saving.h"
@@ -36,17 +37,21 @@ class StoreHost {
   virtual double Now() const = 0;                                                   // seconds of any one clock
   virtual void CallStoreAt(double time) = 0;                                        // ShardStore::PassTime, then
   virtual void Record(TraceRecord record) = 0;                                      // of this server, for the timeline
+  virtual void KickCopies(uint32_t shard) = 0;                                      // NextCopy has one for it now
+  virtual void ConfirmCopy(uint32_t shard, Header copied) = 0;                      // a COPIED for that shard
+  virtual void EndWaysTo(uint32_t server) = 0;  // nothing comes from there any more, nor goes there
 
  protected:
   ~StoreHost() = default;
 };
 
-class ShardStore : private CalledKeys, private SavedKeys {
+class ShardStore : private CalledKeys, private SavedKeys, private CopyHost {
  public:
   ShardStore(StoreHost& host, ShardMemory& memory);
   virtual ~ShardStore();
 
-  void Reset(uint32_t ranks);  // forgets everything, for a world of so many
+  // Forgets everything, for a world of so many. `servers`: see Copies.
+  void Reset(uint32_t ranks, std::vector<uint32_t> servers = {}, uint32_t own = 0);
   bool Holds(uint64_t key) const { return !keys_.empty() && keys_.contains(key); }
   bool empty() const { return keys_.empty(); }
   const StoreFigures& figures() const { return figures_; }  // which any thread may read
@@ -72,6 +77,8 @@ class ShardStore : private CalledKeys, private SavedKeys {
   void OnValueSent(uint32_t rank);
   void OnLinkGone(uint32_t rank);
   void OnLeft(uint32_t rank);  // it will contribute no more, and read no more
+  void OnServerGone(uint32_t server);
+  Copies& copies() { return copies_; }  // for the links of the chains
   void PassTime();
 
   // A rank that waits for others: for a first value, for one that it may not read yet, for what its contribution will
@@ -93,6 +100,7 @@ class ShardStore : private CalledKeys, private SavedKeys {
   const Spec* SpecOf(uint32_t rank, const Header& header, std::string_view text);
   const Spec* Announced(uint32_t rank, const Header& header, std::string_view text);
   Entry* FindOrMake(uint32_t rank, const Header& header, const Spec& spec);
+  Entry* Add(std::unique_ptr<Entry> entry);
   bool Agrees(const Entry& entry, uint32_t rank, const Header& header, const Spec& spec);
   void Open(Entry& entry, uint32_t rank);
   void Answer(const Entry& entry, uint32_t rank, Opened how);
@@ -116,7 +124,7 @@ class ShardStore : private CalledKeys, private SavedKeys {
   bool Done(Entry& entry, const Status& status, uint32_t by = kNoRank);
   void Count(Entry& entry, const PushAnswer& answer, uint32_t by);
   void HasWaited(const Entry& entry, uint32_t rank, Awaited what, double since, uint32_t whom);
-  void Say(const Entry& entry, const PushAnswer& answer);
+  void Say(uint64_t key, const PushAnswer& answer);
   void Serve(Entry& entry, uint32_t by = kNoRank);
   bool HasOwn(const Entry& entry, const Reader& reader) const;
   bool MayHave(const Entry& entry, const Reader& reader) const;
@@ -129,6 +137,17 @@ class ShardStore : private CalledKeys, private SavedKeys {
   void CutOff(Entry& entry);
   void SayCutOff(const Entry& entry, uint32_t rank);
   void FreeIfForgotten(uint64_t key);
+  bool IsWhereItIs(uint32_t rank, const Header& header);
+  bool TakeOver(uint32_t rank, const Header& header);
+  void CopyWhole(Entry& entry);
+  void CopyChanges(Entry& entry);
+  KeyTerms TermsOf(const Entry& entry) const;
+  void SayCopied(const Entry& entry, uint32_t rank, std::function<void()> say);
+  std::function<void()> OnThisLink(uint32_t rank, std::function<void()> say) const;
+  void KickCopies(uint32_t shard) override { host_.KickCopies(shard); }
+  void ConfirmCopy(uint32_t shard, Header copied) override { host_.ConfirmCopy(shard, copied); }
+  void FailCopy(uint64_t key, const Status& why) override;
+  double CopyTime() const override { return host_.Now(); }
   StoreKey* FindKey(uint64_t key) override;
   void Replaced(uint64_t key) override;
   bool HasLeft(uint32_t rank) const override;
@@ -149,7 +168,9 @@ class ShardStore : private CalledKeys, private SavedKeys {
   std::vector<Rank> ranks_;
   ShardCalls calls_;
   ShardSaving saving_;
-  std::vector<PushAnswer> answers_;  // of the call under way
+  Copies copies_;
+  std::vector<PushAnswer> answers_;  // of the call under way,
+  std::vector<MadeVersion> made_;    // and the versions that it has made of a key that has copies
   uint64_t order_ = 0;
   double contributed_ = 0;  // when the last contribution to any key came
 };

@@ -2,7 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <optional>
+#include <string>
 #include <utility>
+
+#include "csrc/wire/spec.h"
 
 namespace byteps_like {
 namespace {
@@ -10,6 +15,19 @@ namespace {
 constexpr std::array<std::string_view, 3> kLines = {"policy ", "combine ", "update "};
 constexpr std::string_view kOfRows = "\nrows zeros";  // the last line, of tables
 constexpr std::string_view kFiltered = "\nfilters ";  // a line before it, where payloads go through some
+constexpr uint32_t kMostReplicas = 8;
+
+// Of the line behind those that all have, which is taken off; nullopt: it makes no sense.
+std::optional<uint32_t> TakeReplicas(std::string_view& text) {
+  const size_t at = text.find(kReplicasLine);
+  if (at == text.npos) return 1;
+  const std::string_view number = text.substr(at + kReplicasLine.size());
+  uint32_t replicas = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), replicas);
+  text = text.substr(0, at);
+  const bool all = error == std::errc() && end == number.data() + number.size();
+  return all && replicas >= 2 && replicas <= kMostReplicas ? std::optional(replicas) : std::nullopt;
+}
 
 }  // namespace
 
@@ -26,6 +44,9 @@ Result<SpecTerms> ParseSpec(std::string_view text) {
   auto filters = Filters::Parse(filtered == text.size() ? "" : text.substr(filtered + kFiltered.size()));
   if (!filters.ok()) return filters.status();
   text = text.substr(0, filtered);
+  const auto replicas = TakeReplicas(text);
+  if (!replicas)
+    return Status(Code::kInvalid, "replicas of its spec are no number from 2 to " + std::to_string(kMostReplicas));
   std::array<std::string_view, kLines.size()> values;
   for (size_t line = 0; line < kLines.size(); ++line) {
     const size_t end = line + 1 < kLines.size() ? text.find('\n') : text.size();
@@ -36,7 +57,7 @@ Result<SpecTerms> ParseSpec(std::string_view text) {
   }
   auto rules = StoreRules::Parse(values[0], values[1], values[2]);
   if (!rules.ok()) return rules.status();
-  return SpecTerms{std::move(*rules), std::move(*filters)};
+  return SpecTerms{std::move(*rules), std::move(*filters), *replicas};
 }
 
 }  // namespace byteps_like

@@ -1,5 +1,5 @@
 // The text of a store key's spec: a line each for its policy, its way of combining and its update, and those that only
-// tables have.
+// some have.
 #pragma once
 
 #include <memory>
@@ -15,6 +15,7 @@ namespace byteps_like {
 struct SpecTerms {
   std::shared_ptr<const StoreRules> rules;
   std::shared_ptr<const Filters> filters;
+  uint32_t replicas = 1;  // servers that have the value, as far as there are so many
 };
 
 Result<SpecTerms> ParseSpec(std::string_view text);  // kInvalid

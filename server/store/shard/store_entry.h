@@ -33,6 +33,7 @@ struct ShardStore::Spec {
   std::string text;
   std::shared_ptr<const StoreRules> rules;
   std::shared_ptr<const Filters> filters;
+  uint32_t replicas = 1;
 };
 
 // A rank that wants the value, and waits until it may have it.
@@ -110,6 +111,8 @@ struct ShardStore::Entry {
 
   bool of_rows() const { return spec->of_rows(); }
 
+  bool taken_over = false;  // from a server that is gone
+  uint32_t home = 0;        // shard, of all, where it was at first
   uint64_t number = 0;
   const Spec* spec = nullptr;
   const Spec* former = nullptr;    // before the policy was changed
@@ -142,6 +145,7 @@ struct ShardStore::Rank {
   std::priority_queue<Sending> sendings;
   std::deque<std::shared_ptr<const ShardBuffer>> under_way;  // of each frame
   bool left = false;
+  uint64_t links = 0;  // that are gone
 };
 
 }  // namespace byteps_like

@@ -84,8 +84,10 @@ bool ShardStore::Send(Entry& entry, const Reader& reader) {
   header.root = static_cast<uint32_t>(entry.key->ledger().version());
   sending.value = reader.fetch ? Fetched(entry, reader, header) : Value(entry, reader, header);
   if (sending.value == nullptr) return false;
-  ranks_[reader.rank].sendings.push(std::move(sending));
-  host_.OnValues(reader.rank);
+  SayCopied(entry, reader.rank, [this, rank = reader.rank, sending = std::move(sending)] {
+    ranks_[rank].sendings.push(sending);
+    host_.OnValues(rank);
+  });
   return true;
 }
 

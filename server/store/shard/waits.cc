@@ -7,10 +7,11 @@
 namespace byteps_like {
 
 bool ShardStore::HasWaiting() const {
-  return !calls_.Waits().empty() || saving_.waits() || std::ranges::any_of(keys_, [](const auto& one) {
-    const Entry& entry = *one.second;
-    return !entry.readers.empty() || !entry.openers.empty() || !entry.proposers.empty() || entry.held_since;
-  });
+  return !calls_.Waits().empty() || saving_.waits() || !copies_.LongestWaits().empty() ||
+         std::ranges::any_of(keys_, [](const auto& one) {
+           const Entry& entry = *one.second;
+           return !entry.readers.empty() || !entry.openers.empty() || !entry.proposers.empty() || entry.held_since;
+         });
 }
 
 std::vector<StoreWait> ShardStore::Waits() const {
@@ -40,6 +41,9 @@ std::vector<StoreWait> ShardStore::Waits() const {
   for (uint32_t rank = 0; rank < longest.size(); ++rank)
     if (const Longest& one = longest[rank]; one.of != nullptr)
       found.push_back({rank, one.since, Described(*one.of, rank, one.what)});
+  for (const auto& [key, wait] : copies_.LongestWaits())
+    found.push_back({wait.rank, wait.since,
+                     StoreKeyText(key) + ": " + RankText(wait.rank) + " waits until another server has a copy of it"});
   return found;
 }
 

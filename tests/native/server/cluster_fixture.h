@@ -37,7 +37,7 @@ struct ClusterOptions {
   std::chrono::milliseconds lend_after = EngineOptions().lend_after;
   std::vector<ClusterRack> racks = {};
   bool tells_all = false;   // as a scheduler does: a failure that anybody reports is that of all
-  bool elastic = false;     // sums go on without ranks that are gone
+  bool elastic = false;     // sums go on without ranks that are gone, and all without servers that are
   size_t bounce_bytes = 0;  // so that what is in private memory goes as a stream, even to servers of this host
 };
 
@@ -60,6 +60,14 @@ class Cluster {
   Engine& engine(uint32_t rank) { return *engines_[rank]; }
   void Kill(uint32_t rank) { engines_[rank].reset(); }
   Server& server(uint32_t index) { return *servers_[index]; }
+  // Its links end without a word, and then all are told.
+  void KillServer(uint32_t index) {
+    servers_[index]->Stop();
+    for (uint32_t other = 0; other < options_.servers; ++other)
+      if (other != index) servers_[other]->GoOnWithout(1, index);
+    for (auto& engine : engines_)
+      if (engine) engine->GoOnWithout(index, "server " + std::to_string(index) + " has died");
+  }
   const ClusterOptions& options() const { return options_; }
 
   // The partitions of a tensor of `bytes`, round-robin over all shards; keys from `first_key` on. A rank in a rack has
@@ -137,6 +145,7 @@ class Cluster {
     ShardWorld world{1,     NumbersOf(options_.workers), options_.stall_warning, options_.stall_timeout,
                      index, ServerNumberOf(index)};
     world.elastic = options_.elastic;
+    if (options_.elastic) world.chain = AddressesOf(0, options_.servers, 2000 + index);
     std::vector<ShardAddress> owners;
     if (index < options_.servers) {
       world.aggregators = aggregators_;
@@ -175,6 +184,7 @@ class Cluster {
     engine.stall_warning = options_.stall_warning;
     engine.stall_timeout = options_.stall_timeout;
     engine.drain_timeout = options_.drain_timeout;
+    engine.outlives_servers = options_.elastic && options_.servers > 1;
     engine.on_event = [this](Code code, const std::string& text, bool fatal) { Note(code, text, fatal); };
     std::vector<ShardAddress> shards = AddressesOf(0, options_.servers, rank);
     if (const ClusterRack* const rack = RackOf(rank))

@@ -1,5 +1,7 @@
 """One name, one shape and dtype; barriers count ranks."""
 
+from dataclasses import replace
+
 import pytest
 
 from byteps_like.control.members.barriers import Barriers
@@ -204,3 +206,27 @@ def test_new_tensors_go_to_servers_that_live_and_all_others_stay() -> None:
     (after,) = table.declare(0, [TensorSpec("b", DType.FLOAT32, (5000,))])
     assert {part.server for part in after.partitions} == {0}
     assert table.declare(1, [before.spec]) == [before]
+
+
+def _kept(name: str, replicas: int) -> TensorSpec:
+    return TensorSpec(name, DType.FLOAT32, (64,), on_loss="raise", replicas=replicas)
+
+
+def test_a_server_may_die_while_others_have_copies_of_all_that_it_keeps() -> None:
+    view = replace(view_of(range(2)), settings={"elastic": "yes"})
+    view = replace(view, servers=tuple(replace(view.workers[0], number=90 + rank, rank=rank) for rank in range(2)))
+    table = Declarations(view, Placer([1, 1], 4096))
+    assert table.can_lose_servers
+    table.declare(0, [TensorSpec("sum", DType.FLOAT32, (64,)), _kept("copied", 2)])
+    assert table.can_lose_servers
+    (lone,) = table.declare(0, [_kept("lone", 1)])
+    assert not table.can_lose_servers
+    table.retire(0, [lone.tensor_id])
+    assert table.can_lose_servers
+
+
+def test_replicas_are_agreed_on_and_named() -> None:
+    table = Declarations(view_of(range(2)), Placer([1], 4096))
+    table.declare(0, [_kept("w", 2)])
+    with pytest.raises(MismatchError, match=r"rank 1 declared .*'raise', but rank 0 declared .*'raise', replicas=2"):
+        table.declare(1, [_kept("w", 1)])
