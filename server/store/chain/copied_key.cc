@@ -10,7 +10,6 @@ Status Corrupt(const std::string& what) { return Status(Code::kCorrupt, "what go
 
 std::span<std::byte> First(ShardBuffer& buffer, size_t bytes) { return {buffer.data(), bytes}; }
 
-// Ids as the network has them, on any host.
 std::shared_ptr<IdList> FreshList(size_t count, ShardMemory& memory) {
   auto list = std::make_shared<IdList>();
   list->bytes = memory.Take(count * sizeof(uint64_t));
@@ -85,8 +84,8 @@ Status CopiedKey::OnFrame(const Header& header, std::span<const std::byte> paylo
   if (header.aux == kCopyBytes) return Land(header, payload);
   if (missing_ != 0 || !whole_here_) return Corrupt("goes on before it is whole");
   if (header.aux == kCopyGoesOn) return BeginUpdate(header, payload);
-  holds_ = true;
-  return header.aux == kCopyHolds ? Status() : Corrupt("is of an unknown kind");
+  holds_ = header.aux == kCopyHolds;
+  return holds_ ? Status() : Corrupt("is of an unknown kind");
 }
 
 Status CopiedKey::Land(const Header& header, std::span<const std::byte> payload) {
@@ -123,20 +122,20 @@ Status CopiedKey::BeginUpdate(const Header& header, std::span<const std::byte> t
     if (answer.push.source >= whole_.sources.size()) return Corrupt("names a rank that there isn't");
   places_.clear();
   for (CopyUpdate::Made& made : update_.made)
-    if (Status status = PrepareVersion(made, *memory_); !status.ok()) return status;
+    if (Status status = PrepareVersion(made); !status.ok()) return status;
   std::erase_if(places_, [](const auto& place) { return place.empty(); });
   return Expect(header.offset);
 }
 
-Status CopiedKey::PrepareVersion(CopyUpdate::Made& made, ShardMemory& memory) {
+Status CopiedKey::PrepareVersion(CopyUpdate::Made& made) {
   CombinedGradient& gradient = made.version.gradient;
   const uint64_t expected = key_->of_rows() ? made.ids * whole_.terms.total : whole_.terms.total;
   if (made.bytes != expected) return Corrupt("has a gradient of another length");
-  gradient.bytes = memory.Take(made.bytes);
-  if (gradient.bytes.size() < made.bytes) return memory.Exhausted();
+  gradient.bytes = memory_->Take(made.bytes);
+  if (gradient.bytes.size() < made.bytes) return memory_->Exhausted();
   if (key_->of_rows()) {
-    auto list = FreshList(made.ids, memory);
-    if (list->bytes.size() < made.ids * sizeof(uint64_t)) return memory.Exhausted();
+    auto list = FreshList(made.ids, *memory_);
+    if (list->bytes.size() < made.ids * sizeof(uint64_t)) return memory_->Exhausted();
     places_.push_back(First(list->bytes, made.ids * sizeof(uint64_t)));
     gradient.rows = std::move(list);
   }

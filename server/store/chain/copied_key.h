@@ -53,7 +53,7 @@ class CopiedKey {
   Result<std::unique_ptr<StoreKey>> FreshKey(uint32_t sources, double now, ShardMemory& memory) const;
   Status Expect(uint64_t bulk);
   Status BeginUpdate(const Header& header, std::span<const std::byte> text);
-  Status PrepareVersion(CopyUpdate::Made& made, ShardMemory& memory);
+  Status PrepareVersion(CopyUpdate::Made& made);
   Status Land(const Header& header, std::span<const std::byte> payload);
   Status LandRows(std::span<const std::byte> payload);
   Status Settle();

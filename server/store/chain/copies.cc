@@ -81,9 +81,8 @@ void Copies::After(uint64_t key, uint32_t rank, std::function<void()> say) {
   found->second.After(rank, host_.CopyTime(), std::move(say));
 }
 
-bool Copies::Waits(uint64_t key) const {
-  const auto found = successors_.find(key);
-  return found != successors_.end() && found->second.waits();
+bool Copies::are_settled() const {
+  return std::ranges::none_of(successors_, [](const auto& one) { return one.second.defers(); });
 }
 
 void Copies::AfterAll(uint32_t rank, std::function<void()> say) {
@@ -92,7 +91,7 @@ void Copies::AfterAll(uint32_t rank, std::function<void()> say) {
     if (--*left == 0) say();
   };
   for (auto& [key, successor] : successors_)
-    if (successor.waits()) {
+    if (successor.defers()) {
       ++*left;
       successor.After(rank, host_.CopyTime(), one_less);
     }
@@ -163,7 +162,6 @@ bool Copies::Next(uint32_t shard, Outgoing& next, std::shared_ptr<const void>& k
     const auto found = successors_.find(key);
     if (found == successors_.end() || found->second.shard() != shard || !found->second.has_next()) continue;
     keep = found->second.Next(next);
-    sent_ += next.header.length;
     if (found->second.has_next() && queued_.emplace(shard, key).second) turns.push_back(key);
     return true;
   }

@@ -52,10 +52,10 @@ class Copies {
   bool Has(uint64_t key) const;  // a successor: it is to hear of each change
   void Update(uint64_t key, CopyRecord update);
   void After(uint64_t key, uint32_t rank, std::function<void()> say);  // see Successor
-  bool Waits(uint64_t key) const;
   void Forget(uint64_t key);
-  // The same over all keys.
+  // The same over all keys; and whether there is nothing to wait for.
   void AfterAll(uint32_t rank, std::function<void()> say);
+  bool are_settled() const;
   std::vector<std::pair<uint64_t, Successor::Wait>> LongestWaits() const;
 
   // A server is gone, and the links to it are closed. The keys, other than copies, that need another successor.
@@ -67,7 +67,6 @@ class Copies {
   bool Keeps(uint64_t key) const { return copies_.contains(key); }
   size_t kept() const { return held_; }                     // copies that count, here
   size_t replicated() const { return replicated_.size(); }  // keys of this shard whose next copy does
-  uint64_t sent() const { return sent_; }                   // bytes of payload
 
   // From and to the links.
   bool Next(uint32_t shard, Outgoing& next, std::shared_ptr<const void>& keep);
@@ -110,7 +109,6 @@ class Copies {
   std::set<std::pair<uint32_t, uint64_t>> queued_;            // which are in one of these
   size_t held_ = 0;
   std::set<uint64_t> replicated_;
-  uint64_t sent_ = 0;
 };
 
 }  // namespace byteps_like

@@ -42,8 +42,7 @@ void Successor::End() {
 }
 
 void Successor::After(uint32_t rank, double now, std::function<void()> say) {
-  const bool waits = shard_ && (!begun_ || (whole_ && !frames_.empty()));
-  if (!waits) return say();
+  if (!defers()) return say();
   waiting_.push_back({begun_ ? next_ - 1 : begun_at_, {rank, now}, std::move(say)});
 }
 

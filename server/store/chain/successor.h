@@ -31,7 +31,8 @@ class Successor {
 
   std::optional<uint32_t> shard() const { return shard_; }
   bool is_held() const { return held_; }  // the copy knows that it counts
-  bool waits() const { return !waiting_.empty(); }
+  // Whether After would wait.
+  bool defers() const { return shard_ && (!begun_ || (whole_ && !frames_.empty())); }
   bool has_unconfirmed() const { return !frames_.empty(); }
   struct Wait {
     uint32_t rank = 0;

@@ -50,12 +50,7 @@ void ShardStore::CopyChanges(Entry& entry) {
   copies_.Update(entry.number, RecordOf(entry.key->ledger().version(), settled, heard, std::move(made), entry.total));
 }
 
-// At once, unless a copy has yet to come to where the key is now. Not by another link: there the rank asks again.
-void ShardStore::SayCopied(const Entry& entry, uint32_t rank, std::function<void()> say) {
-  if (entry.spec->replicas < 2) return say();
-  copies_.After(entry.number, rank, OnThisLink(rank, std::move(say)));
-}
-
+// Not by another link: there the rank asks again.
 std::function<void()> ShardStore::OnThisLink(uint32_t rank, std::function<void()> say) const {
   return [this, rank, links = ranks_[rank].links, say = std::move(say)] {
     if (ranks_[rank].links == links) say();

@@ -6,6 +6,7 @@
 namespace byteps_like {
 
 void ShardStore::AnswerRequest(uint32_t rank, const Header& header, const std::string& payload) {
+  if (copies_.are_settled()) return host_.Answer(rank, header, payload);
   copies_.AfterAll(rank, OnThisLink(rank, [this, rank, header, payload] { host_.Answer(rank, header, payload); }));
 }
 
@@ -50,7 +51,8 @@ void ShardStore::WakeAt(uint64_t key, uint32_t rank) {
 void ShardStore::Restored(uint64_t key, const Status& status, std::vector<PushAnswer> answers) {
   answers_ = std::move(answers);
   keys_.at(key)->filtered = {};  // a version may come again, with another value
-  if (Done(*keys_.at(key), status)) CopyWhole(*keys_.at(key));
+  if (status.ok()) CopyWhole(*keys_.at(key));
+  Done(*keys_.at(key), status);
 }
 
 }  // namespace byteps_like

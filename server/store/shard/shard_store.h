@@ -142,7 +142,8 @@ class ShardStore : private CalledKeys, private SavedKeys, private CopyHost {
   void CopyWhole(Entry& entry);
   void CopyChanges(Entry& entry);
   KeyTerms TermsOf(const Entry& entry) const;
-  void SayCopied(const Entry& entry, uint32_t rank, std::function<void()> say);
+  template <typename Then>
+  void SayCopied(const Entry& entry, uint32_t rank, Then then);
   std::function<void()> OnThisLink(uint32_t rank, std::function<void()> say) const;
   void KickCopies(uint32_t shard) override { host_.KickCopies(shard); }
   void ConfirmCopy(uint32_t shard, Header copied) override { host_.ConfirmCopy(shard, copied); }

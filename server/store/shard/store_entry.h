@@ -8,6 +8,7 @@
 #include <optional>
 #include <queue>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "csrc/wire/note.h"
@@ -147,5 +148,12 @@ struct ShardStore::Rank {
   bool left = false;
   uint64_t links = 0;  // that are gone
 };
+
+// At once, unless a copy has yet to come to where the key is now.
+template <typename Then>
+void ShardStore::SayCopied(const Entry& entry, uint32_t rank, Then then) {
+  if (entry.spec->replicas < 2) return then();
+  copies_.After(entry.number, rank, OnThisLink(rank, std::move(then)));
+}
 
 }  // namespace byteps_like

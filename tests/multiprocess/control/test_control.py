@@ -180,9 +180,8 @@ def test_with_a_short_clock_silence_is_named_early_and_is_no_death() -> None:
         first, stopped = cluster.workers(2, failure_timeout=2)
         stopped.kill(signal.SIGSTOP)
         text = first.hear("event")["text"]
-        assert "no sign of life from worker 1" in text and text.split(" for ")[1][:3] in {"0.4", "0.5", "0.6", "0.7"}, (
-            text
-        )
+        assert "no sign of life from worker 1" in text, text
+        assert 0.4 <= float(text.split(" for ")[1].split(" s")[0]) < 1.0, text  # other jobs say so from a second on
         time.sleep(2.5)
         stopped.kill(signal.SIGCONT)
         stopped.send("barrier", name="alive")

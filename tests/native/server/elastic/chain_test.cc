@@ -14,6 +14,7 @@
 
 #include "csrc/base/log.h"
 #include "server/store/chain/copied_key.h"
+#include "server/store/chain/copies.h"
 #include "server/store/chain/snapshot.h"
 #include "server/store/chain/successor.h"
 #include "tests/native/server/cluster_fixture.h"
@@ -437,6 +438,79 @@ TEST_CASE("chains: nobody relies on a copy that is being made") {
   CHECK(successor.Confirm(3));
   CHECK(said == 2);
   CHECK(!successor.is_held());
+}
+
+TEST_CASE("chains: an answer about all keys waits for those whose copies are made anew") {
+  class Host final : public CopyHost {
+   public:
+    void KickCopies(uint32_t) override {}
+    void ConfirmCopy(uint32_t, Header) override {}
+    void FailCopy(uint64_t, const Status& why) override { FAIL(why.message()); }
+    double CopyTime() const override { return 0; }
+  } host;
+  std::atomic<uint64_t> held{0};
+  ShardMemory memory("shard 0", 0, held);
+  Copies copies(host, memory);
+  copies.Reset(2, {0, 1}, 0);
+  const auto whole = [](const std::vector<uint32_t>&) { return Result<CopyRecord>(CopyRecord{"all", {}}); };
+  const auto confirm = [&](uint32_t number) {
+    copies.OnCopied(1, {.type = FrameType::kCopied, .key = 7, .round = number});
+  };
+  copies.Begin(7, 0, whole);
+  confirm(1);
+  confirm(2);
+  CHECK(copies.replicated() == 1);
+  CHECK(copies.are_settled());
+  copies.Begin(7, 0, whole);  // a function has changed it
+  CHECK(copies.replicated() == 0);
+  CHECK(!copies.are_settled());
+  int said = 0;
+  copies.AfterAll(0, [&] { ++said; });
+  CHECK(said == 0);
+  confirm(3);
+  CHECK(said == 1);
+  CHECK(copies.Lose(1) == std::vector<uint64_t>{7});
+  copies.Begin(7, 0, whole);
+  CHECK(copies.are_settled());
+  CHECK(!copies.Has(7));
+}
+
+TEST_CASE("chains: a version costs one gradient on its way to the copy, of however many contributions it is made") {
+  constexpr uint32_t kRounds = 20;
+  Cluster cluster({.workers = 2, .servers = 2, .partition_bytes = 1 << 20, .elastic = true});
+  std::atomic<uint64_t> begun{0}, pushed{0};
+  std::barrier together(2);
+  const auto copied = [&] {
+    uint64_t bytes = 0;
+    for (uint32_t server = 0; server < 2; ++server) bytes += cluster.server(server).shards()[0]->stats().copied;
+    return bytes;
+  };
+  cluster.Everybody([&](uint32_t rank) {
+    Engine& engine = cluster.engine(rank);
+    std::vector<int64_t> values(100'000, 1);
+    const auto parts = cluster.Cut(values.size() * 8, 50);
+    Engine::KeepRequest request{.tensor = engine.Declare(DType::kInt64, parts),
+                                .address = reinterpret_cast<std::byte*>(values.data()),
+                                .parts = {0}};
+    const auto done = [&](Result<std::shared_ptr<KeepOperation>> operation) {
+      CHECK((operation.ok() && engine.Wait(**operation, Clock::now() + std::chrono::seconds(30)).ok()));
+    };
+    done(engine.Keep({.tensor = request.tensor, .text = SpecOf("bsp", "sum", "add", false), .initial = {}}));
+    if (rank == 0) {
+      CHECK(AreReplicated(cluster, {false, false}, 1));
+      begun = copied();
+    }
+    together.arrive_and_wait();
+    for (uint32_t round = 0; round < kRounds; ++round) {
+      done(engine.Contribute(request, {}));
+      pushed += values.size() * 8;
+    }
+    together.arrive_and_wait();
+    engine.Close();
+  });
+  const uint64_t gradients = pushed / 2;
+  CHECK(copied() - begun >= gradients);
+  CHECK(copied() - begun <= gradients + gradients / 50);
 }
 
 }  // namespace byteps_like::testing
