@@ -46,7 +46,7 @@ def test_it_fits_80_columns() -> None:
         )
         for rank in (126, 127)
     )
-    status = JobStatus("run-1", 1, "running", 2, 1, members, "worker 3 left", {}, 1.0)
+    status = JobStatus("run-1", 1, "running", 2, 1, members, "worker 3 left", {}, 1.0, {"strangers_refused": 3})
     out = StringIO()
     Console(file=out, width=80).print(_table(None, StatusSample(status, 0.0)))
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
@@ -56,5 +56,6 @@ def test_it_fits_80_columns() -> None:
     assert lines[4:] == [
         "gradients by server",
         "worker 126 waits for layer4.2.conv3.weight round 1034",
+        "kept out, having proven nothing: 3 by the scheduler",
         "worker 3 left",
     ]
