@@ -127,8 +127,8 @@ class PyEngine {
 PyEngine* MakeEngine(const std::string& job, nb::bytes secret, nb::bytes incarnation, uint32_t epoch, uint32_t rank,
                      uint32_t member, uint32_t world_size, const Shards& shards, size_t segment_bytes,
                      size_t credit_bytes, double connect_timeout, double stall_warning, double stall_timeout,
-                     uint32_t kernel_queue_bytes, uint32_t codec_threads, uint32_t local_workers,
-                     size_t least_segment, bool outlives_servers) {
+                     uint32_t kernel_queue_bytes, uint32_t codec_threads, uint32_t local_workers, size_t least_segment,
+                     bool outlives_servers) {
   EngineOptions options;
   options.credentials = {job, std::string(secret.c_str(), secret.size()), epoch, IncarnationOf(incarnation)};
   options.standing = {rank, world_size};
