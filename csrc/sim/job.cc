@@ -97,7 +97,9 @@ Job::Job(Plan plan, const Options& options)
     members_.push_back(std::make_unique<Member>(plan_, rank, board));
     world_.Run(plan_.ProcessOfWorker(rank), [this, rank] { RunWorker(rank); });
   }
-  for (uint32_t number = 0; defect_ != nullptr && defect_->loses_timers() && number < plan_.all_servers(); ++number)
+  // Not of elastic jobs: their servers dial one another, and would wait for ever to end.
+  const bool loses_timers = defect_ != nullptr && defect_->loses_timers() && !plan_.elastic;
+  for (uint32_t number = 0; loses_timers && number < plan_.all_servers(); ++number)
     world_.LoseTimers(plan_.ProcessOfServer(number));
   for (const Fault& fault : plan_.faults) world_.At(In(fault.at), [this, fault] { Begin(fault); });
 }
