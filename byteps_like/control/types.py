@@ -130,6 +130,8 @@ class Disagreement:
     text: str
     ranks: tuple[int, ...] = ()
     """Who is told, since they would come there; none: all."""
+    given_up: tuple[str, ...] = ()
+    """The names under which their data would have travelled."""
 
 
 @dataclass(frozen=True)

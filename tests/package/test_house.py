@@ -120,6 +120,14 @@ def test_a_room_holds_one_subject(room: str, chapters: set[str]):
     assert not chapters & NAMELESS, f"{room}: {chapters & NAMELESS} says nothing: name the file after what is in it"
 
 
+def test_no_two_files_of_tests_have_one_name():
+    paths: dict[str, list[str]] = {}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        paths.setdefault(path.name, []).append(str(path.relative_to(ROOT)))
+    twice = [found for found in paths.values() if len(found) > 1]
+    assert not twice, f"pytest imports a file of tests by its name alone, and refuses a second one: rename {twice}"
+
+
 def _package_rooms() -> list[Path]:
     """Folders with Python in them that are imported from."""
     folders = {path.parent for top in (PACKAGE, ROOT / "bench") for path in top.rglob("*.py")}

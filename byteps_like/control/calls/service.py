@@ -241,6 +241,7 @@ class SchedulerService:
         if all(seat.member.native for seat in seats):
             event = WatchEvent(EventKind.DISAGREEMENT, found.text, disagreement=found)
             to = [seat.id for seat in seats if not found.ranks or seat.member.rank in found.ranks]
+            self.membership.give_up(found.given_up)
             self.membership.outbox.append(Notice(tuple(to), event))
         else:
             self.membership.fail(MismatchError(found.text, key=found.places[0][0]), self._loop.time())

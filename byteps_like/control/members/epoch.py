@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from byteps_like.control.members.seats import JoinClaim, Seat, SeatState, describe
 from byteps_like.control.types import MemberRole, View
@@ -28,6 +28,9 @@ class Epoch:
 
     least: int = 1
     """Workers with which it can go on."""
+
+    given_up: set[str] = field(default_factory=set)
+    """Names of tensors whose ranks disagree, for which nobody waits any more."""
 
     def __post_init__(self) -> None:
         self._staying = self.view.size - len(self.gone())

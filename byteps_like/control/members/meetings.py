@@ -92,7 +92,7 @@ class Meetings:
             return None
         sides = ", ".join(f"{_ranks(ranks)} called {says[data]}" for data, ranks in who.items())
         text = f"{own.what}: the ranks disagree: {sides}; all ranks must make the same calls with the same arguments"
-        return Disagreement((own.place,), text, own.ranks)
+        return Disagreement((own.place,), text, own.ranks, tuple(who))
 
     def _conclude(self, inquiry: _Inquiry) -> list[Disagreement]:
         """What all answers together prove."""
@@ -114,7 +114,8 @@ class Meetings:
         sides = ", ".join(f"{_ranks(who[place])} called {one.says} ({one.what})" for place, one in waits.items())
         text = f"{OUT_OF_STEP}: {sides}; all ranks must make the same calls in the same order"
         concerned = {rank for one in waits.values() for rank in one.ranks or self._there}
-        return Disagreement(tuple(who), text, tuple(sorted(concerned)))
+        given_up = tuple(sorted({one.data for rank in stuck for one in self._blocking(rank)}))
+        return Disagreement(tuple(who), text, tuple(sorted(concerned)), given_up)
 
     def _stuck(self, missing: Missing) -> set[int]:
         """The ranks of which each waits for nothing but what others of them have not begun: none of them can go on."""

@@ -281,6 +281,8 @@ class Membership:
         """A sign of life. Two reports of the same wait in a row are taken as a thread that is really blocked."""
         seat = self.seat(id)
         seat.heard, seat.stats, seat.quiet = now, stats, False
+        if waiting is not None and self.epoch is not None and waiting["name"] in self.epoch.given_up:
+            waiting = None
         same = waiting is not None and _operation(waiting) == _operation(seat.waiting)
         seat.waiting_reports = seat.waiting_reports + 1 if same else int(waiting is not None)
         seat.waiting = waiting
@@ -289,6 +291,15 @@ class Membership:
             self._diagnosis.start(at)
             if at <= now:
                 self._diagnosis.fire(now)
+
+    def give_up(self, names: Iterable[str]) -> None:
+        """Nobody waits for these any more, or will as soon as it is told; heartbeats may say otherwise for a while, and
+        would be taken for a deadlock with what the ranks wait for next."""
+        epoch = self._current()
+        epoch.given_up.update(names)
+        for seat in epoch.workers():
+            if seat.waiting is not None and seat.waiting["name"] in epoch.given_up:
+                seat.waiting, seat.waiting_reports = None, 0
 
     def report(self, id: str, error: BytePSLikeError, now: float) -> None:
         """A member saw a failure. A lost peer is left to our own eyes for a moment, which know it by host and pid."""

@@ -31,6 +31,7 @@ def test_who_means_something_else_is_named():
     meetings.report(2, [_at(3, "a")])
     (found,) = meetings.report(1, [_at(3, "b")])
     assert found.places == (("x", 3),)
+    assert found.given_up == ("a", "b")
     assert "'x': the ranks disagree: ranks 0, 2 called allreduce of a, rank 1 called allreduce of b" in found.text
 
 

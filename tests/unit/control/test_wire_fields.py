@@ -21,6 +21,7 @@ from byteps_like.worker.api import Declared, Meeting, Question, TensorSpec
 STAYS_HERE = {
     (TensorSpec, "says_all"): "only who declares needs it",
     (Disagreement, "ranks"): "the scheduler chooses by it whom to tell",
+    (Disagreement, "given_up"): "the scheduler no longer counts who waits for these",
 }
 """Fields that are not sent, and why."""
 

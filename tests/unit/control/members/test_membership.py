@@ -535,6 +535,16 @@ def test_waits_that_prove_nothing(
     assert job.state is JobState.RUNNING
 
 
+def test_what_the_ranks_were_told_to_give_up_proves_nothing(job: Job) -> None:
+    job.form()
+    blocked(job, 0, "a", {"a": 3})
+    job.membership.give_up({"a"})
+    blocked(job, 1, "b", {"b": 3})
+    blocked(job, 0, "a", {"a": 3})  # sent before it was told
+    job.wait(DIAGNOSIS_SECONDS)
+    assert job.state is JobState.RUNNING
+
+
 def test_many_warnings_at_once_do_not_flood_the_members(job: Job) -> None:
     job.form()
     for number in range(50):
