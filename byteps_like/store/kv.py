@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,11 +31,13 @@ from byteps_like.store.policies.bounded import Asp, Ssp
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import text_of
 from byteps_like.store.row_split import Ids, RowSplit, RowSplits, ShardRows
+from byteps_like.store.saving.carrying import hand_over
 from byteps_like.store.saving.checkpoint import Taken, restore, save, take
 from byteps_like.store.saving.keys import Savable, SavedStore
-from byteps_like.store.saving.manifest import SavedTensor
+from byteps_like.store.saving.manifest import Manifest, SavedTensor
 from byteps_like.store.saving.memory import gather, scatter
 from byteps_like.store.saving.on_servers import SavedOnServers
+from byteps_like.store.saving.saved import SavedContent
 from byteps_like.store.terms import StoreTerms, policy_for, terms_of
 from byteps_like.store.updates.plain import NoUpdate
 from byteps_like.store.updates.update import ValueUpdate
@@ -71,7 +73,7 @@ class KV:
         age: str | None = None,
         damp: str | None = None,
         filters: Sequence[Filter | str] = (),
-        on_loss: str = "raise",
+        on_loss: str | None = None,
         replicas: int | None = None,
         worker: Worker | None = None,
     ) -> None:
@@ -95,12 +97,22 @@ class KV:
             replicas=replicas,
         ))  # fmt: skip
         self._filters = Filtering(filters, width, self._dtype, self._terms.update)
-        self._table = self._keep()
-        self._versions = Versions(self._table.declared.spec.name, len(self._table.shards.firsts))
-        self._splits = RowSplits(self._table)
+        self._open()
         self._calls = InOrder()
         self._pushed = itertools.count()
         self._gate = threading.RLock()
+
+    def _open(self) -> None:
+        self._table = self._keep()
+        self._versions = Versions(self._table.declared.spec.name, len(self._table.shards.firsts))
+        self._splits = RowSplits(self._table)
+
+    def reopen(self, worker: Worker | None = None) -> None:
+        """Has servers of the next world of an elastic job keep it, without rows. See Store.reopen."""
+        with self._gate:
+            self._worker = worker or current()
+            self._terms = self._checked(self._terms.again(self._worker))
+            self._open()
 
     @staticmethod
     def spread(numbers: Any, count: int) -> Ids:
@@ -343,11 +355,17 @@ class KV:
         with self._gate:
             return save(self._saved(), Path(path))
 
-    def taken(self) -> Taken:
+    def taken(self, leaving: Iterable[int] = ()) -> Taken:
         """This rank's share of a checkpoint, in its memory. See Store.taken."""
         self._begin_all()
         with self._gate:
-            return take(self._saved())
+            return take(self._saved(), leaving=leaving)
+
+    def take_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
+        """Makes the rows those that ranks have carried here. See Store.take_over."""
+        self._begin_all()
+        with self._gate:
+            hand_over(self._saved(), manifest, contents)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Makes the rows those of a checkpoint, from any number of ranks and servers: there are no others afterwards.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -33,12 +33,13 @@ from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import text_of
 from byteps_like.store.policies.unlocked import Hogwild
 from byteps_like.store.portions import BOARD, Passes, Portion, board_of
+from byteps_like.store.saving.carrying import hand_over
 from byteps_like.store.saving.checkpoint import Taken, restore, save, take
 from byteps_like.store.saving.keys import Savable, SavedStore
-from byteps_like.store.saving.manifest import SavedTensor
+from byteps_like.store.saving.manifest import Manifest, SavedTensor
 from byteps_like.store.saving.memory import gather, scatter
 from byteps_like.store.saving.on_servers import SavedOnServers
-from byteps_like.store.saving.saved import Saved
+from byteps_like.store.saving.saved import Saved, SavedContent
 from byteps_like.store.terms import StoreTerms, policy_for, terms_of
 from byteps_like.store.updates.adagrad import RowAdagrad
 from byteps_like.store.updates.update import ValueUpdate
@@ -78,7 +79,7 @@ class Store:
         feedback: float | None = None,
         filters: Sequence[PayloadFilter | str] = (),
         upper: Upper | None = None,
-        on_loss: str = "raise",
+        on_loss: str | None = None,
         replicas: int | None = None,
         worker: Worker | None = None,
     ) -> None:
@@ -101,9 +102,10 @@ class Store:
         (docs/how-to/key-value.md). `upper`: a group of servers above those of this job and of other sites, with whose
         values this store begins then (docs/how-to/sites.md). `on_loss`: when a rank dies, "raise" ends the job on all
         others, naming it; with "finish" in all stores of the job they go on without it, and what it has pushed counts
-        (docs/how-to/survive-losses.md). `replicas`: on how many servers each value is, so that the job goes on with a
-        copy when a server is gone; by default on two in elastic jobs that have them, else on one
-        (docs/how-to/elastic.md). `worker`: whose job it is, where this process is in several.
+        (docs/how-to/survive-losses.md); by default "finish" in elastic jobs, else
+        "raise". `replicas`: on how many servers each value is, so that the job goes on with a copy when a server is
+        gone; by default on two in elastic jobs that have them, else on one (docs/how-to/elastic.md). `worker`: whose
+        job it is, where this process is in several.
 
         Blocks until each value is there. Raises MismatchError where ranks differ, and InvalidArgumentError for a policy
         that so many ranks can't have, tensors that can't be kept or combined so, and a job without servers, which only
@@ -117,22 +119,51 @@ class Store:
         self._feedback = feedback_share(feedback, encoding, self._terms.update)
         self._filters = (*encoding, *payload_filters(filters))
         arrays = {key: outgoing(value, kept_type(value)) for key, value in tensors.items()}
-        specs = [
-            _tensor_spec(f"store/{name}/{key}", kept_type(value), shape_of(value), self._terms, whole)
-            for key, value in tensors.items()
-        ]
+        self._kinds = {key: (kept_type(value), shape_of(value)) for key, value in tensors.items()}
+        self._whole, self._together = whole, together
+        specs = self._specs()
         if isinstance(self._terms.policy, Hogwild) and any(self._filters_of(spec.shape) for spec in specs):
             raise InvalidArgumentError(
                 f"store {name!r}: with hogwild nothing is sent, so a codec, factors and filters have nothing to do"
             )
         self.upper = self._below(upper, specs, arrays)
         """Exchanges with the upper group; None: there is none."""
-        placed = _beside_one_another(specs) if together else specs
         self._gate = threading.RLock()
         self._passes: dict[int, Passes] = {}
-        self._open = dict(zip(tensors, self._keep(placed, list(arrays.values())), strict=True))
+        self._open = dict(zip(tensors, self._keep(specs, list(arrays.values())), strict=True))
         if self.upper is not None:
             self.upper.start(self._site(), self._worker, {key: one.kept for key, one in self._open.items()})
+
+    def _specs(self) -> list[TensorSpec]:
+        """What servers are told of the tensors, in their order."""
+        specs = [
+            _tensor_spec(f"store/{self.name}/{key}", dtype, shape, self._terms, self._whole)
+            for key, (dtype, shape) in self._kinds.items()
+        ]
+        return _beside_one_another(specs) if self._together else specs
+
+    def reopen(self, worker: Worker | None = None) -> None:
+        """Has servers of the next world of an elastic job keep it, with zeros at first: `take_over` gives it the values
+        that ranks have carried there. What a codec has left out stays this rank's. All ranks that had the store call
+        it, and others make it. Blocks, and raises, as making it does; InvalidArgumentError for a store with an upper
+        group, which is of one world."""
+        if self.upper is not None:
+            raise InvalidArgumentError(f"store {self.name!r} has an upper group, so it is of one world: restore a cut")
+        with self._gate:
+            residuals = self.residuals()
+            self._worker = worker or current()
+            self._terms = self._terms.again(self._worker)
+            self._passes.clear()
+            zeros = [np.zeros(shape, dtype.name.lower()) for dtype, shape in self._kinds.values()]
+            self._open = dict(zip(self._kinds, self._keep(self._specs(), zeros), strict=True))
+            for name, residual in residuals.items():
+                self.owe(name, residual)
+
+    def take_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
+        """Makes values, states and versions those that ranks have carried here from another world, of which this rank
+        has `contents` (see bps.elastic.run). All ranks call it; blocks until all are there."""
+        with saved_together(self.name, [self]) as saved:
+            hand_over(saved, manifest, contents)
 
     def _below(self, upper: Upper | None, specs: Sequence[TensorSpec], arrays: dict[str, Array]) -> Above | None:
         """What it has of the upper group, whose values `arrays` become on rank 0."""
@@ -385,11 +416,12 @@ class Store:
         with saved_together(self.name, [self]) as saved:
             return save(saved, Path(path))
 
-    def taken(self) -> Taken:
+    def taken(self, leaving: Iterable[int] = ()) -> Taken:
         """This rank's share of a checkpoint, in its memory, for whoever writes it while training goes on: see
-        bps.elastic.save. All ranks call it, as `checkpoint`; blocks until all have theirs. Raises as `checkpoint`."""
+        bps.elastic.save. All ranks call it, as `checkpoint`; blocks until all have theirs. Ranks that are `leaving` get
+        none. Raises as `checkpoint`."""
         with saved_together(self.name, [self]) as saved:
-            return take(saved)
+            return take(saved, leaving=leaving)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Makes values, states and versions those of a checkpoint, from any number of ranks and servers. All ranks call

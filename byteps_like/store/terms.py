@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.combining.combining import Combining
@@ -29,6 +30,8 @@ class StoreTerms:
     on_loss: str = ON_LOSS[0]
     replicas: int = 1
     """How many servers are to have each value."""
+    asked: tuple[str | None, int | None] = (None, None)
+    """What of `on_loss` and `replicas` was said: the rest depends on the job."""
 
     @property
     def texts(self) -> tuple[str, str, str]:
@@ -39,6 +42,11 @@ class StoreTerms:
     def kept_as(self) -> str:
         """How values are kept, but for the policy: what must be the same where they are restored."""
         return f"combine {self.combining.text()}, update {self.update.spec()}"
+
+    def again(self, worker: Worker) -> StoreTerms:
+        """The same in another world. Raises InvalidArgumentError for a policy that so many ranks can't have."""
+        policy = policy_for(worker, self.policy, self.update, self.combining)
+        return replace(self, policy=policy, **_of_job(worker, policy, *self.asked))
 
     def check_push(self, weight: float, lr: float | None, *, integers: bool, last: bool = True) -> None:
         """Raises InvalidArgumentError for what can't come with a contribution."""
@@ -55,7 +63,7 @@ def terms_of(
     update: ValueUpdate | str,
     combining: Combining,
     init: str = "zeros",
-    on_loss: str = ON_LOSS[0],
+    on_loss: str | None = None,
     replicas: int | None = None,
 ) -> StoreTerms:
     """What arguments mean. Raises InvalidArgumentError for a policy that so many ranks can't have, and so on."""
@@ -63,14 +71,21 @@ def terms_of(
     policy = policy_for(worker, consistency, found, combining)
     if init not in ("root", "zeros"):
         raise InvalidArgumentError(f"init={init!r}: values can begin as those of 'root', rank 0, or as 'zeros'")
-    if on_loss not in ON_LOSS:
+    if on_loss not in (None, *ON_LOSS):
         raise InvalidArgumentError(f"on_loss={on_loss!r} is none of {', '.join(ON_LOSS)}")
-    return StoreTerms(policy, found, combining, init == "root", on_loss, _replicas(worker, policy, replicas))
+    asked = on_loss, replicas
+    return StoreTerms(policy, found, combining, init == "root", asked=asked, **_of_job(worker, policy, *asked))
 
 
-def _replicas(worker: Worker, policy: Policy, asked: int | None) -> int:
-    """By default two, where another server goes on with the copy."""
+def _of_job(worker: Worker, policy: Policy, on_loss: str | None, replicas: int | None) -> dict[str, Any]:
+    """What depends on the job: by default ranks go on without one that has died where all else does, too."""
     places = worker.places() if isinstance(worker, Placed) else Places(1, 0)
+    usual = "finish" if places.finishes else "raise"
+    return {"on_loss": on_loss or usual, "replicas": _replicas(places, policy, replicas)}
+
+
+def _replicas(places: Places, policy: Policy, asked: int | None) -> int:
+    """By default two, where another server goes on with the copy."""
     possible = places.copies and not isinstance(policy, Hogwild)
     if asked is None:
         return 2 if possible else 1

@@ -274,6 +274,8 @@ class Places:
     encode: bool = True
     copies: bool = False
     """Whether other servers go on with copies of what a server keeps, once that is gone."""
+    finishes: bool = False
+    """Whether servers finish what ranks do together without one that has died."""
 
 
 @runtime_checkable

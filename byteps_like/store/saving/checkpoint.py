@@ -25,7 +25,7 @@ from byteps_like.store.saving.manifest import (
     write_index,
     write_manifest,
 )
-from byteps_like.store.saving.saved import ReadPiece, Saved, SavedContent, Void
+from byteps_like.store.saving.saved import ReadPiece, Saved, SavedContent, Void, valid
 from byteps_like.wire.crc32c import Buffer
 
 GiveOwn = Callable[[], Sequence[Buffer]]
@@ -91,7 +91,7 @@ class Taken:
     present: tuple[int, ...]
     """The ranks that have a share."""
     tensors: Mapping[str, SavedTensor]
-    contents: Sequence[SavedContent | Void]
+    contents: Sequence[SavedContent]
     own: Sequence[Buffer]
 
     def write(self, folder: Path) -> str:
@@ -117,8 +117,10 @@ _TAKEN = "cut"
 """What names the parts of such a checkpoint."""
 
 
-def take(saved: Saved, own: GiveOwn = _nothing) -> Taken:
-    """What `save` would write. All ranks call it; blocks until all have theirs, and raises as `save`."""
+def take(saved: Saved, own: GiveOwn = _nothing, *, leaving: Iterable[int] = ()) -> Taken:
+    """What `save` would write. All ranks call it; blocks until all have theirs, and raises as `save`. Ranks `leaving`
+    get no share."""
+    saved.leaving = frozenset(leaving)
     saved.agree("take a checkpoint")
     error: BytePSLikeError | None = None
     contents: list[SavedContent | Void] = []
@@ -129,7 +131,7 @@ def take(saved: Saved, own: GiveOwn = _nothing) -> Taken:
     except BytePSLikeError as failed:
         error = failed
     saved.agree("have taken a checkpoint", error)
-    return Taken(saved.name, saved.rank, saved.present, saved.tensors, contents, copied)
+    return Taken(saved.name, saved.rank, saved.carriers, saved.tensors, valid(contents), copied)
 
 
 def _write_share(part: SavedPartWriter, contents: Iterable[SavedContent | Void]) -> dict[str, list[SavedPiece]]:
@@ -230,13 +232,22 @@ def put(
     saved: Saved, manifest: Manifest, read: ReadPiece, what: str, take_own: Callable[[], None] = lambda: None
 ) -> None:
     """Has kept what was saved: nothing is changed before all ranks have read and verified theirs."""
+
+    def bring() -> None:
+        saved.bring(manifest, read)
+        take_own()
+
+    replace_all(saved, manifest, bring, what)
+
+
+def replace_all(saved: Saved, manifest: Manifest, bring: Callable[[], None], what: str) -> None:
+    """The same of what all ranks `bring`, each a part. Raises what that raises, of any of them."""
     saved.agree(what)
     saved.clear()
     saved.agree("begin to restore")
     error: BytePSLikeError | None = None
     try:
-        saved.bring(manifest, read)
-        take_own()
+        bring()
     except BytePSLikeError as failed:
         error = failed
     saved.agree("have restored", error)

@@ -11,7 +11,7 @@ import numpy as np
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError
 from byteps_like.store.saving.checkpoint import check, put
 from byteps_like.store.saving.manifest import Manifest, SavedPiece, SavedTensor
-from byteps_like.store.saving.saved import Saved, SavedContent, Void
+from byteps_like.store.saving.saved import Saved, SavedContent, valid
 
 State = dict[str, Any]
 
@@ -22,7 +22,7 @@ def gather(saved: Saved) -> State:
     error: BytePSLikeError | None = None
     found: list[SavedContent] = []
     try:
-        found = _read(saved)
+        found = valid(saved.contents(every=True))
     except BytePSLikeError as failed:
         error = failed
     saved.agree("have the state", error)
@@ -43,16 +43,6 @@ def scatter(saved: Saved, state: Mapping[str, Any], take_own: Callable[[], None]
         saved.agree("load a state", error)
         raise
     put(saved, manifest, lambda piece: data[piece.file, piece.at], "load a state", take_own)
-
-
-def _read(saved: Saved) -> list[SavedContent]:
-    found: dict[int, list[SavedContent]] = {}
-    for one in saved.contents(every=True):
-        if isinstance(one, Void):
-            found.pop(one.source, None)
-        else:
-            found.setdefault(one.source, []).append(one)
-    return [one for some in found.values() for one in some]
 
 
 def _tensor(saved: SavedTensor, contents: Sequence[SavedContent]) -> State:

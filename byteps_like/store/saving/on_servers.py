@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from typing_extensions import override
@@ -10,10 +10,11 @@ from typing_extensions import override
 from byteps_like.store.saving.keys import SavedKey, SavedStore
 from byteps_like.store.saving.manifest import Manifest, SavedTensor
 from byteps_like.store.saving.reading import read_rows, read_values
-from byteps_like.store.saving.recut import cut_for, newest
+from byteps_like.store.saving.recut import cut_for, cut_from, newest, overlap
 from byteps_like.store.saving.saved import ReadPiece, Saved, SavedContent, Void
 from byteps_like.wire.saving import (
     MAX_SAVED,
+    SavedPart,
     encode_clear,
     encode_commit,
     encode_write,
@@ -54,11 +55,25 @@ class SavedOnServers(Saved):
         dense = self._of(self._own, tables=False)
         heads = self._store.heads(dense)
         for one in dense:
-            self._store.ask(_writes(one, manifest.tensors[one.tensor], heads[one.key].state_bytes, read))
+            place, saved = (one.offset, one.nbytes, heads[one.key].state_bytes), manifest.tensors[one.tensor]
+            self._store.ask(_writes(one, cut_for(place, saved, one.tensor, read)))
         for name, saved in manifest.tensors.items():
             if saved.is_table:
-                for piece in saved.pieces[self.turn :: len(self.present)]:
+                for piece in self.share(saved.pieces):
                     self._store.ask(self._row_writes(name, read(piece)))
+
+    def bring_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
+        """Hands over `contents`, which this rank has of what the manifest describes, to whoever keeps it here."""
+        heads = self._store.heads(self._of(self._store.keys, tables=False))
+        for one in contents:
+            data, saved = memoryview(b"".join(one.chunks)), manifest.tensors[one.tensor]
+            if saved.is_table:
+                self._store.ask(self._row_writes(one.tensor, data))
+                continue
+            for key in self._store.keys:
+                if key.tensor == one.tensor and overlap(one, key.offset, key.nbytes):
+                    place = key.offset, key.nbytes, heads[key.key].state_bytes
+                    self._store.ask(_writes(key, cut_from(one, data, place, one.tensor, saved.terms)))
 
     @override
     def commit(self, manifest: Manifest) -> None:
@@ -74,7 +89,7 @@ class SavedOnServers(Saved):
     @property
     def _own(self) -> list[SavedKey]:
         """This rank's share."""
-        return self._store.keys[self.turn :: len(self.present)]
+        return list(self.share(self._store.keys))
 
     def _of(self, keys: list[SavedKey], *, tables: bool) -> list[SavedKey]:
         return [one for one in keys if self._store.tensors[one.tensor].saved.is_table == tables]
@@ -108,10 +123,10 @@ def _version(manifest: Manifest, key: SavedKey) -> int:
     return newest(saved.pieces, key.offset, key.nbytes, key.tensor)
 
 
-def _writes(one: SavedKey, saved: SavedTensor, state_bytes: int, read: ReadPiece) -> list[SavingRequest]:
-    """What makes a key's content of pieces."""
+def _writes(one: SavedKey, cut: Iterable[tuple[SavedPart, int, memoryview]]) -> list[SavingRequest]:
+    """What makes a key's content of this."""
     return [
         one.asks(encode_write(one.key, part, target + at, data[at : at + MAX_SAVED]))
-        for part, target, data in cut_for((one.offset, one.nbytes, state_bytes), saved, one.tensor, read)
+        for part, target, data in cut
         for at in range(0, len(data), MAX_SAVED)
     ]

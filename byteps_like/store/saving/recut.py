@@ -48,7 +48,7 @@ class Copy:
 def overlapping(pieces: Sequence[Ranged], offset: int, nbytes: int, name: str) -> list[int]:
     """Which of the pieces have something of a range, in order. Raises CorruptError unless they have all of it."""
     found = sorted(
-        (number for number, one in enumerate(pieces) if one.offset < offset + nbytes and offset < _end(one)),
+        (number for number, one in enumerate(pieces) if overlap(one, offset, nbytes)),
         key=lambda number: pieces[number].offset,
     )
     at = offset
@@ -71,16 +71,26 @@ def cut_for(
 ) -> Iterator[tuple[SavedPart, int, memoryview]]:
     """What makes a partition, of an offset, bytes of the value and bytes of state, of pieces: where it goes in value or
     state, and the bytes."""
-    offset, nbytes, state_bytes = place
-    has_form = _OF_FUNCTION not in saved.terms
-    for number in overlapping(saved.pieces, offset, nbytes, name):
+    for number in overlapping(saved.pieces, *place[:2], name):
         piece = saved.pieces[number]
-        data = read(piece)
-        value, state = data[: piece.nbytes], data[piece.nbytes :]
-        copy = value_copy(piece, offset, nbytes)
-        yield SavedPart.VALUE, copy.target, value[copy.source : copy.source + copy.nbytes]
-        for copy in state_copies(piece, offset, nbytes, state_bytes, name, has_form=has_form):
-            yield SavedPart.STATE, copy.target, state[copy.source : copy.source + copy.nbytes]
+        yield from cut_from(piece, read(piece), place, name, saved.terms)
+
+
+def cut_from(
+    piece: Ranged, data: memoryview, place: tuple[int, int, int], name: str, terms: str
+) -> Iterator[tuple[SavedPart, int, memoryview]]:
+    """The same of one piece, which has something of it, and `data`."""
+    offset, nbytes, state_bytes = place
+    value, state = data[: piece.nbytes], data[piece.nbytes :]
+    copy = value_copy(piece, offset, nbytes)
+    yield SavedPart.VALUE, copy.target, value[copy.source : copy.source + copy.nbytes]
+    for copy in state_copies(piece, offset, nbytes, state_bytes, name, has_form=_OF_FUNCTION not in terms):
+        yield SavedPart.STATE, copy.target, state[copy.source : copy.source + copy.nbytes]
+
+
+def overlap(piece: Ranged, offset: int, nbytes: int) -> bool:
+    """Whether a piece has something of a range."""
+    return piece.offset < offset + nbytes and offset < _end(piece)
 
 
 def value_copy(piece: Ranged, offset: int, nbytes: int) -> Copy:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from byteps_like.errors import BytePSLikeError, MismatchError, PeerLostError, from_code
 from byteps_like.store.saving.manifest import Manifest, SavedPiece, SavedTensor
 from byteps_like.wire.crc32c import Buffer
 from byteps_like.wire.saving import MAX_WORD
+
+One = TypeVar("One")
 
 ReadPiece = Callable[[SavedPiece], memoryview]
 """The bytes of a piece, verified."""
@@ -44,6 +47,17 @@ class Void:
     source: int
 
 
+def valid(contents: Iterable[SavedContent | Void]) -> list[SavedContent]:
+    """What is left of them."""
+    found: dict[int, list[SavedContent]] = {}
+    for one in contents:
+        if isinstance(one, Void):
+            found.pop(one.source, None)
+        else:
+            found.setdefault(one.source, []).append(one)
+    return [one for some in found.values() for one in some]
+
+
 class Saved(ABC):
     """As this rank sees it. `meet`, and what calls it, all ranks call together."""
 
@@ -52,6 +66,8 @@ class Saved(ABC):
     ranks: int
     present: tuple[int, ...] = ()
     """Ranks that came to the first meeting: they do it all among them."""
+    leaving: frozenset[int] = frozenset()
+    """Those of which nothing can be had later: they save nothing."""
 
     @property
     @abstractmethod
@@ -60,8 +76,18 @@ class Saved(ABC):
 
     @property
     def turn(self) -> int:
-        """This rank's place among those present: the first decides, and each has its share."""
+        """This rank's place among those present: the first decides."""
         return self.present.index(self.rank)
+
+    @property
+    def carriers(self) -> tuple[int, ...]:
+        """Those that save something, each its share."""
+        return tuple(rank for rank in self.present if rank not in self.leaving)
+
+    def share(self, items: Sequence[One]) -> Sequence[One]:
+        """This rank's of them."""
+        carriers = self.carriers
+        return items[carriers.index(self.rank) :: len(carriers)] if self.rank in carriers else ()
 
     @abstractmethod
     def meet(self, word: str) -> dict[int, str]:

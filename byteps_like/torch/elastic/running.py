@@ -19,6 +19,7 @@ from byteps_like.errors import (
     SystemCallError,
 )
 from byteps_like.torch.elastic.agreement import dismissal
+from byteps_like.torch.elastic.carrying import Carried, ValuesLostError, lost_with_world, reopened
 from byteps_like.torch.elastic.cuts.loading import load
 from byteps_like.torch.elastic.cuts.saver import Saver
 from byteps_like.torch.elastic.interrupts import DrainedExit, HostsUpdatedInterrupt
@@ -75,7 +76,8 @@ def run(
     state of the last commit is restored; if `commit()` finds that others wait to join, the state stays. In both cases
     this process leaves, joins the next world, calls the state's reset callbacks, synchronizes the state and calls
     `train` again, with the same arguments. Returns what `train` returns. A worker that was asked to leave (`byteps-like
-    worker drain`) does so at the same place, and raises DrainedExit.
+    worker drain`) does so at the same place, and raises DrainedExit. What servers keep of the state goes along to the
+    servers of the next world; after a failure it is that of the newest cut, as all else is then.
 
     `save_to`: a directory that all ranks reach, from whose newest cut the job goes on when it begins, if it has one.
     Every `save_every`th commit becomes a cut there, and `keep` of them stay: see `save`.
@@ -91,14 +93,15 @@ def run(
 
     @functools.wraps(train)
     def going_on(state: State, *arguments: Any, **named: Any) -> Any:
-        resets, idle, skips_sync, is_new = 0, 0, False, True
+        resets, idle, skips_sync, is_new, carried = 0, 0, False, True, Carried()
         if directory is not None:
             state.saver = Saver(directory, save_every, keep)
         while True:
             before = state.commits
             try:
                 if not skips_sync:
-                    _begin(state, is_new, directory)
+                    _begin(state, is_new, directory, carried)
+                carried.into_world(state.kept())
                 is_new = False
                 result = train(state, *arguments, **named)
                 state.finish_cut()
@@ -106,30 +109,40 @@ def run(
             except (OperationError, HostsUpdatedInterrupt) as cause:
                 resets, idle = resets + 1, idle + 1 if state.commits == before else 0
                 is_over = idle >= _MOST_IDLE or (reset_limit is not None and resets > reset_limit)
+                is_over = is_over or isinstance(cause, ValuesLostError)
                 if is_over or isinstance(cause, _TO_STAY) or (is_new and isinstance(cause, _OF_FILES)):
                     raise
                 skips_sync = isinstance(cause, HostsUpdatedInterrupt) and cause.skip_sync
-                _go_on(state, cause)
+                carried = _go_on(state, cause)
 
     return going_on
 
 
-def _begin(state: State, is_new: bool, directory: Path | None) -> None:
-    """All ranks have the same state then: of the newest cut if rank 0 begins, that is, nobody is left who has it."""
-    if directory is not None and broadcast_object(is_new, root_rank=0) and load(directory, state) is not None:
+def _begin(state: State, is_new: bool, directory: Path | None, carried: Carried) -> None:
+    """All ranks have the same state then: of the newest cut if rank 0 begins, or has lost what servers kept, that is,
+    nobody is left who has it all."""
+    from_cut = is_new or bool(carried.lost)
+    if directory is not None and broadcast_object(from_cut, root_rank=0) and load(directory, state) is not None:
         return
+    if carried.lost:
+        raise ValuesLostError(f"{carried.lost}, and there is no cut to go on from: see save_to= of bps.elastic.run")
     state.sync()
 
 
-def _go_on(state: State, cause: Exception) -> None:
-    """Into the next world, or out of the job, if this worker was asked to leave."""
-    if (asked := dismissal()) is not None:
+def _go_on(state: State, cause: Exception) -> Carried:
+    """Into the next world, or out of the job, if this worker was asked to leave. What servers kept, as it was taken
+    along."""
+    interrupted, asked, kept = isinstance(cause, HostsUpdatedInterrupt), dismissal(), state.kept()
+    try:
+        carried = Carried.from_world(kept, leaves=asked is not None) if interrupted else lost_with_world(kept, cause)
+    except OperationError as error:
+        interrupted, cause, carried = False, error, lost_with_world(kept, error)
+    if asked is not None:
         logger.info("rank %d leaves: %s", _runtime.rank(), asked.why)
         if state.saver is not None:
             state.saver.wait()  # the others make a cut of what all have written
         shutdown()
         raise DrainedExit(exit_code(asked))
-    interrupted = isinstance(cause, HostsUpdatedInterrupt)
     logger.log(
         logging.INFO if interrupted else logging.WARNING,
         "rank %d: %s; joining the next world%s",
@@ -139,8 +152,10 @@ def _go_on(state: State, cause: Exception) -> None:
     )
     # Not before: updates of steps that were under way end with the old world, and must not change what was restored.
     rejoin(_nothing if interrupted else state.restore)
+    reopened(kept)
     state.on_reset()
     logger.info("now rank %d of %d", _runtime.rank(), _runtime.size())
+    return carried
 
 
 def _nothing() -> None:

@@ -275,6 +275,11 @@ class Runtime:
             self._counters[kind] += 1
             return self._counters[kind] - 1
 
+    def counted(self, kind: str, number: int) -> None:
+        """One that was made in another world goes on in this one: those that are made here come behind it."""
+        with self._lock:
+            self._counters[kind] = max(self._counters[kind], number + 1)
+
     @property
     def partition_bytes(self) -> int:
         """Of tensors that ask for no size of their own."""

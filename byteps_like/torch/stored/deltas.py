@@ -48,6 +48,11 @@ class DeltaPushes(Pushes):
         base.copy_(parameter.detach())
 
     @override
+    def reopen(self) -> None:
+        self._base.clear()
+        super().reopen()
+
+    @override
     def _take(self, parameter: torch.Tensor, value: torch.Tensor) -> None:
         """What this rank has not contributed stays on top."""
         base = self._base.setdefault(id(parameter), parameter.detach().clone())

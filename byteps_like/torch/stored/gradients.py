@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -83,6 +84,17 @@ class GradientPushes(Pushes):
         self._progress.restart()
         for given in self._given.values():
             given.restart()
+
+    @override
+    def reopen(self) -> None:
+        self.restart()
+        super().reopen()
+
+    @override
+    def restore(self, folder: Path) -> None:
+        for given in self._given.values():
+            given.sum = None  # of steps after those that are in it
+        super().restore(folder)
 
     @override
     def block(self, weight: float | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from byteps_like.store.combining.combining import check_weight
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import policy_of, text_of
 from byteps_like.store.saving.checkpoint import Taken
+from byteps_like.store.saving.manifest import Manifest
+from byteps_like.store.saving.saved import SavedContent
 from byteps_like.store.updates.plain import Add
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.torch.job import runtime as _runtime
@@ -110,10 +112,20 @@ class StoredOptimizerMixin(DistributedTwin):
         self._distribution.check_between_steps()
         return self._distribution.checkpoint(Path(path))
 
-    def taken(self) -> Taken:
+    def taken(self, leaving: Iterable[int] = ()) -> Taken:
         """This rank's share of a checkpoint, in its memory. All ranks call it, between two steps. See Store.taken."""
         self._distribution.check_between_steps()
-        return self._distribution.taken()
+        return self._distribution.taken(leaving)
+
+    def reopen(self) -> None:
+        """Has servers of the next world of an elastic job keep the weights. See Store.reopen."""
+        self._distribution.reopen()
+
+    def take_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
+        """Makes the weights and the state of their updates those that ranks have carried here, and lands them. All
+        ranks call it, between two steps. See Store.take_over."""
+        self._distribution.check_between_steps()
+        self._distribution.take_over(manifest, contents)
 
     def residuals(self) -> dict[str, Array]:
         """By parameter, what a codec has left out of this rank's contributions. See Store.residuals."""

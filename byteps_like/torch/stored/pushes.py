@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +15,8 @@ from byteps_like.store.arrays import Array
 from byteps_like.store.future import Future
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.saving.checkpoint import Taken
+from byteps_like.store.saving.manifest import Manifest
+from byteps_like.store.saving.saved import SavedContent
 from byteps_like.torch.gradients.parts import Named
 from byteps_like.torch.stored.periods import Periods
 from byteps_like.torch.stored.weights import KeptWeights
@@ -110,9 +112,23 @@ class Pushes(ABC):
         """Writes what servers keep of the weights; the version. Blocks until all ranks have called it."""
         return self._weights.checkpoint(folder)
 
-    def taken(self) -> Taken:
-        """This rank's share of a checkpoint. Blocks until all ranks have theirs."""
-        return self._weights.taken()
+    def taken(self, leaving: Iterable[int] = ()) -> Taken:
+        """This rank's share of a checkpoint. Blocks until all ranks have theirs, or are `leaving`."""
+        found = self._weights.taken(leaving)
+        self.contributed()  # servers have settled all that can be
+        return found
+
+    def reopen(self) -> None:
+        """In the next world: what this rank has contributed is settled, or late, and no other policy is tried."""
+        self._under_way.clear()
+        for follower in self.followers:
+            follower.end()
+        self._weights.reopen()
+
+    def take_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
+        """Weights become those that ranks have carried here, and land."""
+        self._weights.take_over(manifest, contents)
+        self.pull()
 
     def residuals(self) -> dict[str, Array]:
         """By parameter, what a codec has left out of this rank's contributions. See Store.residuals."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,10 @@ import torch
 from byteps_like.store.arrays import Array
 from byteps_like.store.future import Future
 from byteps_like.store.policies.policy import Policy
+from byteps_like.store.saving.carrying import hand_over
 from byteps_like.store.saving.checkpoint import Taken, restore, save, take
+from byteps_like.store.saving.manifest import Manifest
+from byteps_like.store.saving.saved import SavedContent
 from byteps_like.store.store import Store, saved_together
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.torch.gradients.parts import Named
@@ -50,7 +53,8 @@ class KeptWeights:
     def __post_init__(self) -> None:
         runtime = _runtime.current()
         self._worker, self._least_encoded = runtime.worker, runtime.config.min_compress_bytes
-        self._label = f"weights.{runtime.count('weights')}"
+        self._number = runtime.count("weights")
+        self._label = f"weights.{self._number}"
 
     @property
     def policy(self) -> Policy:
@@ -102,13 +106,29 @@ class KeptWeights:
         with saved_together(self._label, every) as saved:
             return save(saved, folder)
 
-    def taken(self) -> Taken:
+    def taken(self, leaving: Iterable[int] = ()) -> Taken:
         """This rank's share of a checkpoint. See Store.taken."""
         self.open()
         if not (every := list(dict.fromkeys(self._stores.values()))):
             return Taken(self._label, self._worker.rank, tuple(range(self._worker.size)), {}, (), ())
         with saved_together(self._label, every) as saved:
-            return take(saved)
+            return take(saved, leaving=leaving)
+
+    def reopen(self) -> None:
+        """In the next world: see Store.reopen. What was on its way has ended with the one before."""
+        self._reads.clear()
+        runtime = _runtime.current()
+        runtime.counted("weights", self._number)
+        self._worker = runtime.worker
+        for store in dict.fromkeys(self._stores.values()):
+            store.reopen(self._worker)
+
+    def take_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
+        """See Store.take_over."""
+        self.open()
+        if every := list(dict.fromkeys(self._stores.values())):
+            with saved_together(self._label, every) as saved:
+                hand_over(saved, manifest, contents)
 
     def residuals(self) -> dict[str, Array]:
         """By parameter, what a codec has left out so far. See Store.residuals."""

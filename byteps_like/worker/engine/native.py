@@ -167,7 +167,9 @@ class NativeWorker(Stands):
         self._ways = Ways(view, rack) if rack is not None else None
         hosts = {one.host_id for one in [*view.workers, *view.servers]}
         native = all(worker.native for worker in view.workers)
-        self._places = Places(len(hosts), len(view.servers), native, copies=view.outlives_servers)
+        self._places = Places(
+            len(hosts), len(view.servers), native, copies=view.outlives_servers, finishes=view.finishes_sums
+        )
         peers = [_peer(member) for member in view.workers]
         self._communicator.join(view.number, self.rank, peers, view.incarnation)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from byteps_like.store.arrays import Array
 from byteps_like.store.saving.checkpoint import Taken
+from byteps_like.store.saving.manifest import Manifest
+from byteps_like.store.saving.saved import SavedContent
 
 
 @runtime_checkable
@@ -20,6 +22,20 @@ class KeptOnServers(Protocol):
 
     def restore(self, path: Path) -> None:
         """Goes on from one. All ranks call it."""
+
+
+@runtime_checkable
+class GoesOn(Protocol):
+    """What of these goes on in the next world."""
+
+    def taken(self, leaving: Iterable[int]) -> Taken:
+        """This rank's share of what servers keep; those `leaving` have none. All ranks call it."""
+
+    def reopen(self) -> None:
+        """In the next world, before anything else. All ranks call it that were in the one before; others make it."""
+
+    def take_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
+        """Goes on from what all ranks have carried there, of which this one has `contents`. All ranks call it."""
 
 
 @runtime_checkable

@@ -1,0 +1,63 @@
+"""What servers keep, carried from one world of a job into the next: each rank takes a share in its memory with it, and
+hands it over to whoever keeps it there. No disk is needed, and no rank holds more than its share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from byteps_like.errors import PeerLostError
+from byteps_like.store.saving.checkpoint import Taken, check, replace_all
+from byteps_like.store.saving.manifest import Manifest, SavedPiece, SavedTensor
+from byteps_like.store.saving.on_servers import SavedOnServers
+from byteps_like.store.saving.saved import SavedContent
+
+
+@dataclass(frozen=True)
+class CarriedShare:
+    """What a rank carries, without the bytes."""
+
+    name: str
+    rank: int
+    carriers: tuple[int, ...]
+    """The ranks of the world before that have a share."""
+    tensors: dict[str, SavedTensor]
+
+    @classmethod
+    def of(cls, taken: Taken) -> CarriedShare:
+        """That of what this rank has taken."""
+        tensors = {
+            name: replace(one, pieces=tuple(_piece(own) for own in taken.contents if own.tensor == name))
+            for name, one in taken.tensors.items()
+        }
+        return cls(taken.name, taken.rank, taken.present, tensors)
+
+
+def joined(shares: Sequence[CarriedShare]) -> Manifest:
+    """All of it. Raises PeerLostError where a share is missing."""
+    first = shares[0]
+    gone = sorted(set(first.carriers) - {one.rank for one in shares})
+    if gone:
+        ranks = ", ".join(map(str, gone))
+        raise PeerLostError(
+            f"what servers kept of {first.name!r} isn't whole any more: rank {ranks} of the world before is gone with"
+            " its share",
+            operation="carry",
+        )
+    tensors = {
+        name: replace(one, pieces=tuple(piece for share in shares for piece in share.tensors[name].pieces))
+        for name, one in first.tensors.items()
+    }
+    version = min((piece.version for one in tensors.values() for piece in one.pieces), default=0)
+    return Manifest(first.name, version, len(first.carriers), tensors)
+
+
+def hand_over(saved: SavedOnServers, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
+    """Makes what servers keep here what they kept there. All ranks call it, each with what it has carried; nothing is
+    changed before all have handed theirs over. Raises MismatchError where it is something else."""
+    check(saved, manifest, "the world before")
+    replace_all(saved, manifest, lambda: saved.bring_over(manifest, contents), "go on from the world before")
+
+
+def _piece(one: SavedContent) -> SavedPiece:
+    return SavedPiece("", 0, one.offset, one.nbytes, one.state_bytes, one.version, one.clocks, 0, one.waiting)

@@ -1,0 +1,93 @@
+"""What servers keep of a state, carried into the next world.
+
+When ranks leave a world together, at a commit, each takes a share with it, in its memory; in the next one each hands
+its share over to the servers that there are. Ranks that were asked to leave get none. If a world ends by a failure
+nothing can be carried: then a cut has the values, or nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from byteps_like.errors import InvalidArgumentError, PeerLostError
+from byteps_like.store.saving.carrying import CarriedShare, joined
+from byteps_like.store.saving.checkpoint import Taken
+from byteps_like.torch.elastic.agreement import exchange
+from byteps_like.torch.elastic.cuts.content import GoesOn, KeptOnServers
+from byteps_like.torch.ops.objects import allgather_object
+
+_ATTEMPTS = 3
+"""To take shares, where ranks die meanwhile."""
+
+
+class ValuesLostError(PeerLostError):
+    """What servers kept has gone with its world: no other one can go on with it."""
+
+
+@dataclass
+class Carried:
+    """What this rank has, by the names of the state's values."""
+
+    shares: dict[str, Taken] = field(default_factory=dict)
+    lost: str = ""
+    """Why there can be none, where servers kept something."""
+
+    @classmethod
+    def from_world(cls, kept: Mapping[str, KeptOnServers], leaves: bool) -> Carried:
+        """All ranks call it, at the same commit; `leaves`: whether this one goes. Blocks until all have theirs. Raises
+        PeerLostError where that can't be had, and InvalidArgumentError for what can't be carried."""
+        if not kept:
+            return cls()
+        leaving = [rank for rank, (goes,) in enumerate(exchange([int(leaves)])) if goes]
+        return cls({name: _taken(name, value, leaving) for name, value in kept.items()})
+
+    def into_world(self, kept: Mapping[str, KeptOnServers]) -> None:
+        """All ranks call it, those that have nothing, too. Raises ValuesLostError where something is missing."""
+        if not kept:
+            return
+        own = {name: CarriedShare.of(taken) for name, taken in self.shares.items()}
+        every = allgather_object(own)
+        for name, value in kept.items():
+            shares = [one[name] for one in every if name in one]
+            if not shares:
+                continue
+            try:
+                manifest = joined(shares)
+            except PeerLostError as error:
+                raise ValuesLostError(f"{error}; start again from a cut", operation="run") from None
+            taken = self.shares.get(name)
+            _going_on(name, value).take_over(manifest, () if taken is None else taken.contents)
+        self.shares.clear()
+
+
+def lost_with_world(kept: Mapping[str, KeptOnServers], cause: Exception) -> Carried:
+    """After a world that has ended by a failure."""
+    if not kept:
+        return Carried()
+    names = ", ".join(map(repr, sorted(kept)))
+    return Carried(lost=f"{cause}; what servers kept of {names} went with the world that has ended")
+
+
+def reopened(kept: Mapping[str, KeptOnServers]) -> None:
+    """Has servers of this world keep all of it."""
+    for name, value in kept.items():
+        _going_on(name, value).reopen()
+
+
+def _taken(name: str, value: KeptOnServers, leaving: list[int]) -> Taken:
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _going_on(name, value).taken(leaving)
+        except PeerLostError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError
+
+
+def _going_on(name: str, value: KeptOnServers) -> GoesOn:
+    if not isinstance(value, GoesOn):
+        raise InvalidArgumentError(
+            f"{name!r} is a {type(value).__name__}, which is of one world: start the job again from a cut"
+        )
+    return value

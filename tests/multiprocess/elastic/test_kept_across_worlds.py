@@ -1,0 +1,105 @@
+"""What servers keep goes on with an elastic job: workers join, die and leave, and a server does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.multiprocess.elastic.elastic_job import ROOT, ElasticJob, ElasticWorker
+from tests.multiprocess.elastic.test_draining import drain
+from tests.multiprocess.real_world import Cluster, Processes
+
+SCRIPT = ROOT / "tests" / "scenarios" / "elastic" / "kept_training.py"
+
+
+def adam(steps: int) -> dict[str, list[float]]:
+    """What one process makes of the same steps."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(300, 40)
+    gradients = [torch.randn_like(one) for one in model.parameters()]
+    plain = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        for one, gradient in zip(model.parameters(), gradients, strict=True):
+            one.grad = gradient.clone()
+        plain.step()
+    return {name: one.detach().flatten()[:50].tolist() for name, one in model.named_parameters()}
+
+
+def check(ended: Sequence[ElasticWorker], every: Sequence[ElasticWorker], sizes: Sequence[int]) -> None:
+    """No step and no push is lost or made twice, and the weights are those of one process."""
+    pushes = sum(len(worker.events("step")) for worker in every)
+    for worker in ended:
+        (end,) = worker.events("end")
+        assert end["sizes"] == list(sizes)
+        assert end["counts"] == [pushes]
+        assert end["version"] == pushes
+        _check_weights(end, pushes)
+
+
+def _check_weights(end: dict[str, Any], pushes: int) -> None:
+    expected = adam(pushes)
+    for name, weights in end["weights"].items():
+        assert weights == pytest.approx(expected[name], rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_joiner_and_a_death(tmp_path: Path, servers: int) -> None:
+    with (
+        closing(Cluster(2, servers, elastic=True, max_workers=3)) as cluster,
+        ElasticJob(cluster, SCRIPT, tmp_path) as job,
+    ):
+        stay = [job.start(GOAL="2 3 2"), job.start(GOAL="2 3 2")]
+        job.wait(lambda: len(stay[0].events("step")) > 2, "some steps")
+        victim = job.start(GOAL="2 3 2", VICTIM="3")
+        for worker in stay:
+            job.ended(worker)
+        assert victim.process.wait() == -9
+        check(stay, [*stay, victim], [2, 3, 2])
+
+
+def test_a_server_and_a_worker_leave(tmp_path: Path) -> None:
+    """What the one has is carried by those who stay, and the other carries nothing."""
+    with Processes(3, 2, elastic=True) as cluster, ElasticJob(cluster, SCRIPT, tmp_path) as job:
+        workers = [job.start(GOAL="3 3 2") for _ in range(3)]
+        job.wait(lambda: len(workers[0].events("step")) > 2, "some steps")
+        assert drain(cluster, "server", 1).returncode == 0
+        job.wait(lambda: workers[0].events("began")[-1]["sizes"] == [3, 3], "a world with one server")
+        assert drain(cluster, "worker", 1).returncode == 0
+        stay = [one for one in workers if one.events("began")[-1]["rank"] != 1]
+        for worker in stay:
+            job.ended(worker)
+        check(stay, workers, [3, 3, 2])
+
+
+def test_after_a_failure_all_go_on_from_a_cut(tmp_path: Path) -> None:
+    """With `on_loss="raise"` the world ends with a rank, and values with it."""
+    cuts = {"CUTS": str(tmp_path / "cuts"), "ON_LOSS": "raise"}
+    with closing(Cluster(3, 1, elastic=True)) as cluster, ElasticJob(cluster, SCRIPT, tmp_path) as job:
+        stay = [job.start(GOAL="3 2", **cuts) for _ in range(2)]
+        victim = job.start(GOAL="3 2", VICTIM="3", **cuts)
+        for worker in stay:
+            job.ended(worker)
+        assert victim.process.wait() == -9
+        step = stay[0].events("began")[1]["step"]
+        assert step > 0 and step % 4 == 0, "that of a cut"
+        pushes = 3 * step + 2 * 5
+        for worker in stay:
+            (end,) = worker.events("end")
+            assert (end["step"], end["counts"], end["version"]) == (step + 5, [pushes], pushes)
+            _check_weights(end, pushes)
+
+
+def test_without_a_cut_it_is_said_what_is_lost(tmp_path: Path) -> None:
+    with closing(Cluster(3, 1, elastic=True)) as cluster, ElasticJob(cluster, SCRIPT, tmp_path) as job:
+        stay = [job.start(GOAL="3 2", ON_LOSS="raise") for _ in range(2)]
+        job.start(GOAL="3 2", VICTIM="3", ON_LOSS="raise")
+        for worker in stay:
+            job.wait(lambda worker=worker: worker.process.poll() is not None, "its end")
+            assert worker.process.returncode == 1
+            text = "what servers kept of 'counts', 'optimizer', 'rows' went with the world that has ended"
+            assert text in worker.output() and "died" in worker.output() and "save_to=" in worker.output()

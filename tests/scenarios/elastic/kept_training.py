@@ -1,0 +1,73 @@
+"""An elastic training whose servers keep the weights, with Adam's state, counts in a Store, and rows in a KV.
+
+Prints JSON. `GOAL` are the sizes of the worlds to come, after the last of which it makes five more steps; `VICTIM` is a
+size: the process kills itself in the third step of a world of so many, or later, once there is a cut if there are to
+be some. `CUTS`: a directory for one of each fourth commit, `ON_LOSS`: what the death of a rank means; both may be left
+out.
+"""
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import torch
+
+import byteps_like.torch as bps
+
+GOAL = [int(size) for size in os.environ["GOAL"].split()]
+ON_LOSS = {"on_loss": os.environ["ON_LOSS"]} if "ON_LOSS" in os.environ else {}
+CUTS = {"save_to": os.environ["CUTS"], "save_every": 4} if "CUTS" in os.environ else {}
+
+
+def say(**what: object) -> None:
+    print(json.dumps({"pid": os.getpid(), **what}), flush=True)
+
+
+def has_cut() -> bool:
+    """Or needs none."""
+    return "CUTS" not in os.environ or bps.elastic.latest(os.environ["CUTS"]) is not None
+
+
+bps.init()
+torch.manual_seed(0)
+model = torch.nn.Linear(300, 40)
+gradients = {name: torch.randn_like(one) for name, one in model.named_parameters()}
+plain = torch.optim.Adam(model.parameters(), lr=0.01)
+optimizer = bps.DistributedOptimizer(plain, model.named_parameters(), consistency="ssp:s=0", apply="server", **ON_LOSS)
+counts = bps.Store("counts", {"w": np.zeros(1001, np.int64)}, consistency="asp", combine="sum", **ON_LOSS)
+rows = bps.KV("rows", 2, np.int64, **ON_LOSS)
+keys = bps.KV.spread(np.arange(500), 500)
+
+
+@bps.elastic.run(**CUTS)
+def train(state):
+    state.sizes = [*state.sizes, bps.size()]
+    begun = state.step
+    say(event="began", rank=bps.rank(), size=bps.size(), step=state.step, sizes=state.sizes)
+    while state.sizes != GOAL or state.step < begun + 5:
+        if os.environ.get("VICTIM") == str(bps.size()) and state.step >= begun + 2 and has_cut():
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.zero_grad()
+        sum((one * gradients[name]).sum() for name, one in model.named_parameters()).backward()
+        optimizer.step()
+        counts.push("w", np.ones(1001, np.int64)).wait(30)
+        rows.push(keys, np.ones((500, 2), np.int64)).wait(30)
+        state.step += 1
+        say(event="step", step=state.step, size=bps.size())
+        time.sleep(0.02)
+        state.commit()
+
+
+state = bps.elastic.TorchState(model, optimizer, counts=counts, rows=rows, step=0, sizes=[])
+train(state)
+bps.barrier()
+counted, summed = np.empty(1001, np.int64), np.empty((500, 2), np.int64)
+counts.pull("w", counted).wait(30)
+rows.pull(keys, summed).wait(30)
+weights = {name: one.detach().flatten()[:50].tolist() for name, one in model.named_parameters()}
+say(event="end", step=state.step, sizes=state.sizes, weights=weights, version=optimizer.version,
+    counts=sorted({*counted.tolist(), *summed.ravel().tolist()}))  # fmt: skip
+bps.barrier()
+bps.shutdown()
