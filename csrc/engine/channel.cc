@@ -77,15 +77,19 @@ Status Channel::Connect(Deadline deadline) {
   return Status(CodeOfLoss(last), "can't connect to " + name() + ": " + last.message());
 }
 
-// One try after the other until the deadline: a server may be restarting its listener.
+// One try after the other until the deadline: a server may be restarting its listener. The last one, which the deadline
+// cuts short, says less than one that was refused before.
 Result<std::unique_ptr<Stream>> Channel::Dial(Deadline deadline) {
   const EngineOptions& own = context_.options;
   const Introduction who{{own.role, own.member}, {Role::kServer, address_.member}, address_.shard, own.shard};
+  Status refused;
   for (Clock::duration pause = kFirstPause;; pause = std::min<Clock::duration>(pause * 2, kLongestPause)) {
     Dialled dialled = byteps_like::Dial(address_.urls[url_], own.credentials, who, deadline);
     if (dialled.stream != nullptr) return std::move(dialled.stream);
+    if (dialled.status.code() == Code::kRefused) refused = dialled.status;
     const bool other_way = !established_ && url_ + 1 < address_.urls.size();
-    if (dialled.is_final || ending_ || other_way || Clock::now() + pause > deadline) return dialled.status;
+    if (dialled.is_final || ending_ || other_way || Clock::now() + pause > deadline)
+      return dialled.status.code() == Code::kTimeout && !refused.ok() ? refused : dialled.status;
     SleepFor(pause);
   }
 }

@@ -64,7 +64,9 @@ def test_what_is_finished_is_in_the_version_that_is_open_and_the_rest_in_the_nex
         else:
             block = store.push("w", FIRST + 1 + worker.rank)
         block.wait(DEADLINE)
-        assert (block.version, block.contributors, store.cut_off("w")) == (1, (0, 1, 2), ())
+        assert (block.version, block.contributors) == (1, (0, 1, 2))
+        if worker.rank != 1:  # of which the others may not have waited any more by then
+            assert store.cut_off("w") == ()
         first = pulled(store)
         if worker.rank == BEHIND:
             rest = store.push("w", FIRST + 8, base=0)

@@ -106,4 +106,6 @@ def test_where_ranks_have_different_data_no_rank_is_lost(pool: Pool) -> None:
     for name, way in ways.items():
         with job(RANKS, 1) as cluster:
             losses[name] = pool.run(cluster, different_data, *way, together=True)[0]
-    assert losses["blocks"] <= 1.1 * losses["bsp"] < losses["a rank lost"], losses
+    assert losses["blocks"] <= 1.1 * losses["bsp"], losses
+    # How far a rank is lost depends on how slow the machine is besides, for all ranks.
+    assert losses["blocks"] - losses["bsp"] < (losses["a rank lost"] - losses["bsp"]) / 2, losses
