@@ -10,7 +10,7 @@
 # What the command prints is printed here, its exit status is the status of this script; 124 after the time limit, 125
 # if the machine ended by itself (its console is shown), 69 if it cannot run here (why and what to do is said).
 #
-#   RDMA_VM_SECONDS  time limit                (300)      RDMA_VM_CPUS    processors of the guest  (2)
+#   RDMA_VM_SECONDS  time limit                (600)      RDMA_VM_CPUS    processors of the guest  (2)
 #   RDMA_VM_ACCEL    tcg or kvm  (kvm where the processor has it)      RDMA_VM_MEMORY  its memory  (1500M)
 #   RDMA_VM_CACHE    folder of the kernel and the initramfs, which are made once (build/rdma-vm of this checkout)
 set -euo pipefail
@@ -38,7 +38,7 @@ boot() {
   local machine=(-accel kvm -cpu host)
   [ "$(accelerator)" = kvm ] || machine=(-accel tcg,thread=multi,tb-size=256 -cpu max)
   # no_timer_check: an emulator short of processor time fails that check of the kernel.
-  timeout --foreground -k 5 "${RDMA_VM_SECONDS:-300}" qemu-system-x86_64 \
+  timeout --foreground -k 5 "${RDMA_VM_SECONDS:-600}" qemu-system-x86_64 \
     -nodefaults -no-user-config -no-reboot -display none \
     "${machine[@]}" -smp "${RDMA_VM_CPUS:-2}" -m "${RDMA_VM_MEMORY:-1500M}" \
     -kernel "$RDMA_VM_CACHE/vmlinuz" -initrd "$RDMA_VM_CACHE/initramfs" \
@@ -62,7 +62,7 @@ if [ -s "$exchange/status" ]; then
   exit "$(cat "$exchange/status")"
 fi
 if [ "$status" = 124 ]; then
-  say "stopped after ${RDMA_VM_SECONDS:-300} s (RDMA_VM_SECONDS); the machine's console ends with:"
+  say "stopped after ${RDMA_VM_SECONDS:-600} s (RDMA_VM_SECONDS); the machine's console ends with:"
 else
   say "the machine ended without a result (status $status of QEMU); its console ends with:"
   status=125

@@ -54,7 +54,7 @@ class FuzzMesh final : private OwnLoop, public testing::LinklessMesh {
   bool KeepShort(WayTo to, bool on) override { return at(to).KeepShort(on); }
 
  private:
-  void Lose(uint32_t rank, const Status& why) {
+  void Lose(uint32_t rank, const Status& why) override {
     bool open = false;
     for (const Way way : {Way::kMain, Way::kUrgent}) open = at({rank, way}).Leave() || open;
     reasons_.try_emplace(rank, why);

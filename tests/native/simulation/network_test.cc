@@ -35,12 +35,12 @@ class Pair {
   }
 
   void Run(const Use& accepting, const Use& dialling) {
-    world_.Run(accepts_, [this, accepting] {
+    world_.Run(accepts_, [accepting] {
       auto listener = Must(Listen(kUrl));
       const auto stream = Must(listener->Accept(Clock::now() + seconds(100)));
       accepting(*stream);
     });
-    world_.Run(dials_, [this, dialling] {
+    world_.Run(dials_, [dialling] {
       SleepFor(milliseconds(1));
       const auto stream = Must(Connect(kUrl, Clock::now() + seconds(100)));
       dialling(*stream);
