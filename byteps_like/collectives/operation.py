@@ -134,37 +134,52 @@ class Notifier:
         self._thread: threading.Thread | None = None
 
     def watch(self, completion: Any, callback: Callable[[], None]) -> None:
-        """`callback` is called once, when `completion` has ended."""
+        """`callback` is called once, when `completion` has ended; at once, here, after `close`."""
         with self._lock:
-            if self._thread is None:
-                self._pool = ThreadPoolExecutor(_THREADS, "byteps_like-callback")
-                self._thread = threading.Thread(target=self._pump, name="byteps_like-notifier", daemon=True)
-                self._thread.start()
-            self._last += 1
-            token = self._last
-            self._callbacks[token] = callback
-        completion.notify(self._core, token)
+            token = None if self._closed else self._take(callback)
+        if token is None:
+            callback()
+        else:
+            completion.notify(self._core, token)
+
+    def _take(self, callback: Callable[[], None]) -> int:
+        if self._thread is None:
+            self._pool = ThreadPoolExecutor(_THREADS, "byteps_like-callback")
+            self._thread = threading.Thread(target=self._pump, name="byteps_like-notifier", daemon=True)
+            self._thread.start()
+        self._last += 1
+        self._callbacks[self._last] = callback
+        return self._last
 
     def _pump(self) -> None:
         while True:
             token = self._core.next_completed(_POLL)
             if token is not None:
-                self._run(token)
+                with self._lock:
+                    callback = self._callbacks.pop(token)
+                self._run(callback)
             elif self._closed:
+                self._run_rest()
                 return
 
-    def _run(self, token: int) -> None:
+    def _run_rest(self) -> None:
+        """Of whose end the core has not been asked to tell yet, since whoever does was overtaken by `close`."""
         with self._lock:
-            callback = self._callbacks.pop(token)
+            rest, self._callbacks = list(self._callbacks.values()), {}
+        for callback in rest:
+            self._run(callback)
+
+    def _run(self, callback: Callable[[], None]) -> None:
         assert self._pool is not None
         try:
             self._pool.submit(_guarded, callback)
-        except RuntimeError:  # the interpreter is ending: no thread may be started any more
+        except RuntimeError:  # the interpreter is ending, or `close` has: no thread may be started any more
             _guarded(callback)
 
     def close(self) -> None:
         """After the core was closed, so that everything has ended: hands out what is left, then stops. Idempotent."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(2 * _POLL)
         if self._pool is not None:
