@@ -20,7 +20,7 @@ from byteps_like.config import split_address
 from byteps_like.errors import SystemCallError
 
 UNPROVEN = 96
-"""Connections that an entrance passes on and nobody has proven yet: 85 at a time, and some that end just now."""
+"""Connections that an entrance passes on and nobody has proven yet: 74 at a time, and some that end just now."""
 
 _PREFIX = "byteps_like-port-"
 _LONGEST = 60

@@ -15,7 +15,7 @@ using handshake::Reason;
 
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
 constexpr auto kTellPause = std::chrono::seconds(10);  // between two complaints about the same
-constexpr UnprovenLimits kMostUnproven{.all = 256};
+constexpr UnprovenLimits kMostUnproven{.all = 224};    // those that end just now come on top
 constexpr size_t kMostEarly = 4096;
 constexpr int kComplaintsPerSecond = 8;
 

@@ -3,7 +3,7 @@
 // process, if somebody does.
 //
 // All handshakes run on one loop, without a thread each, so that an unproven peer costs no more than a connection.
-// They have at most 256 descriptors, and at most 16 per address have sent nothing valid yet; the oldest is dropped
+// They have at most 224 descriptors, and at most 16 per address have sent nothing valid yet; the oldest is dropped
 // first. Each has one second until its HELLO, or until it can be seen what it is, and five for the handshake; a guest
 // counts until it has proven the secret to who answers it. Processes of this user (inproc, shm) aren't counted: they
 // could do worse.
