@@ -8,6 +8,7 @@ nothing can be carried: then a cut has the values, or nobody.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from byteps_like.errors import InvalidArgumentError, PeerLostError
@@ -76,13 +77,11 @@ def reopened(kept: Mapping[str, KeptOnServers]) -> None:
 
 
 def _taken(name: str, value: KeptOnServers, leaving: list[int]) -> Taken:
-    for attempt in range(_ATTEMPTS):
-        try:
-            return _going_on(name, value).taken(leaving)
-        except PeerLostError:
-            if attempt == _ATTEMPTS - 1:
-                raise
-    raise AssertionError
+    kept = _going_on(name, value)
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(PeerLostError):  # all who are left get it, and try again together
+            return kept.taken(leaving)
+    return kept.taken(leaving)
 
 
 def _going_on(name: str, value: KeptOnServers) -> GoesOn:

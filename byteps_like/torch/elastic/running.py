@@ -84,8 +84,9 @@ def run(
 
     Raises TooFewWorkersError if too few come to the next world; after `reset_limit` such changes, or five in a row
     without a commit between them, what would have been the next one's cause; CorruptError if the newest cut is damaged;
-    at once what `train` raises else, mistakes of the script (MismatchError) among it. All collective operations belong
-    inside: a worker that joins later makes only those that are made here.
+    PeerLostError if what servers kept is lost, and in no cut; at once what `train` raises else, mistakes of the script
+    (MismatchError) among it. All collective operations belong inside: a worker that joins later makes only those that
+    are made here.
     """
     if train is None:
         return functools.partial(run, reset_limit=reset_limit, save_to=save_to, save_every=save_every, keep=keep)
