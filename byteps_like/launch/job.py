@@ -146,7 +146,7 @@ class Job:
                 if (found := failure.judge(before)) is not None:
                     crew.replaced.append(found)
                 self._workers.remove(before)
-                before.close()
+                self._let_go(before)
             self._spawn(part, self._options.command)
 
     def _follow_crew(self, crew: Crew) -> None:
@@ -302,6 +302,14 @@ class Job:
         name = "the scheduler" if dead.part.role == "scheduler" else str(dead.part)
         self._display.note(f"byteps-like: {name} {how}; {then}")
         self._services.remove(dead)
+        self._let_go(dead)
+
+    def _let_go(self, dead: Child) -> None:
+        """What it has started may hold its streams still: nobody reads them any more."""
+        for output in (dead.stdout, dead.stderr):
+            if not output.ended:
+                output.ended = True
+                self._selector.unregister(output.pipe)
         dead.close()
 
     def _replace_services(self) -> None:

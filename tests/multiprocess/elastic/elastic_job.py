@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,13 @@ DEADLINE = 90.0
 class ElasticWorker:
     """One process, and what it has printed."""
 
-    def __init__(self, cluster: Cluster, script: Path, output: Path, **environment: str) -> None:
+    def __init__(self, cluster: Cluster, command: Sequence[str], output: Path, **environment: str) -> None:
         self._output = output
         settings = {f"BYTEPS_LIKE_{name.upper()}": str(value) for name, value in cluster.rank_settings(-1).items()}
         clean = {name: value for name, value in os.environ.items() if not name.startswith("BYTEPS_LIKE_")}
         own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **settings, **environment}
         with output.open("wb") as file:
-            self.process = subprocess.Popen([sys.executable, script], env=clean | own, stdout=file, stderr=file)
+            self.process = subprocess.Popen(command, env=clean | own, stdout=file, stderr=file)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """What it has said of this kind."""
@@ -39,10 +38,10 @@ class ElasticWorker:
 
 
 class ElasticJob:
-    """Workers of one script; ends them when it is left."""
+    """Workers that run one command; ends them when it is left."""
 
-    def __init__(self, cluster: Cluster, script: Path, folder: Path) -> None:
-        self._cluster, self._script, self._folder = cluster, script, folder
+    def __init__(self, cluster: Cluster, folder: Path, command: Sequence[str]) -> None:
+        self._cluster, self._folder, self._command = cluster, folder, command
         self.workers: list[ElasticWorker] = []
 
     def __enter__(self) -> ElasticJob:
@@ -56,7 +55,7 @@ class ElasticJob:
     def start(self, **environment: str) -> ElasticWorker:
         """One more."""
         output = self._folder / f"worker-{len(self.workers)}.log"
-        self.workers.append(ElasticWorker(self._cluster, self._script, output, **environment))
+        self.workers.append(ElasticWorker(self._cluster, self._command, output, **environment))
         return self.workers[-1]
 
     def wait(self, until: Callable[[], bool], what: str) -> None:

@@ -20,12 +20,15 @@ def whole(directory: Path) -> list[str]:
     return sorted(path.parent.name for path in directory.glob("cut-*/manifest.json"))
 
 
-def test_a_job_that_is_killed_goes_on_as_another_one(tmp_path: Path) -> None:
+def test_a_job_that_is_killed_goes_on_as_another_one(tmp_path: Path, warm_python: list[str]) -> None:
     """Of two workers and two servers, where there were three and one: each sample counts once."""
     cuts = tmp_path / "cuts"
     environment = {"CUTS": str(cuts), "PASSES": "1"}
     (tmp_path / "first").mkdir()
-    with closing(Cluster(3, 1, elastic=True)) as cluster, ElasticJob(cluster, SCRIPT, tmp_path / "first") as first:
+    with (
+        closing(Cluster(3, 1, elastic=True)) as cluster,
+        ElasticJob(cluster, tmp_path / "first", [*warm_python, str(SCRIPT)]) as first,
+    ):
         workers = [first.start(**environment) for _ in range(3)]
         first.wait(lambda: bool(whole(cuts)), "a cut")
         for worker in workers:
@@ -34,7 +37,10 @@ def test_a_job_that_is_killed_goes_on_as_another_one(tmp_path: Path) -> None:
         steps = {event["step"]: event["weights"] for event in workers[0].events("step")}
         assert max(steps) < SAMPLES // (3 * 4), "killed before its end"
     (tmp_path / "second").mkdir()
-    with closing(Cluster(2, 2, elastic=True)) as cluster, ElasticJob(cluster, SCRIPT, tmp_path / "second") as second:
+    with (
+        closing(Cluster(2, 2, elastic=True)) as cluster,
+        ElasticJob(cluster, tmp_path / "second", [*warm_python, str(SCRIPT)]) as second,
+    ):
         others = [second.start(**environment) for _ in range(2)]
         for worker in others:
             second.ended(worker)
@@ -54,11 +60,14 @@ def _counts(workers: list[ElasticWorker], counts=lambda _: True) -> Counter[int]
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_worker_that_dies_while_it_writes_leaves_no_cut(tmp_path: Path, rank: int) -> None:
+def test_a_worker_that_dies_while_it_writes_leaves_no_cut(tmp_path: Path, rank: int, warm_python: list[str]) -> None:
     """Whether or not it would have made it one."""
     cuts = tmp_path / "cuts"
     environment = {"CUTS": str(cuts), "PASSES": "2"}
-    with closing(Cluster(3, 1, elastic=True)) as cluster, ElasticJob(cluster, SCRIPT, tmp_path) as job:
+    with (
+        closing(Cluster(3, 1, elastic=True)) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
+    ):
         workers = [job.start(**environment, VICTIM=f"{rank} 2") for _ in range(3)]
         seen: set[str] = set()
         job.wait(lambda: seen.update(whole(cuts)) or "cut-00000004" in seen, "a later cut")

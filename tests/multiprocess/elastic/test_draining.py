@@ -36,8 +36,8 @@ def steps_of(worker: ElasticWorker) -> list[int]:
     return [event["step"] for event in worker.events("step")]
 
 
-def test_a_server_leaves(tmp_path: Path) -> None:
-    with Processes(2, 2, elastic=True) as cluster, ElasticJob(cluster, SCRIPT, tmp_path) as job:
+def test_a_server_leaves(tmp_path: Path, warm_python: list[str]) -> None:
+    with Processes(2, 2, elastic=True) as cluster, ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job:
         workers = [job.start(GOAL="2 2"), job.start(GOAL="2 2")]
         job.wait(lambda: len(workers[0].events("step")) > 5, "some steps")
         result = drain(cluster, "server", 1)
@@ -54,8 +54,8 @@ def test_a_server_leaves(tmp_path: Path) -> None:
         assert ends[0] == ends[1]
 
 
-def test_a_worker_leaves_and_no_sample_is_lost_or_repeated(tmp_path: Path) -> None:
-    with Processes(3, 1, elastic=True) as cluster, ElasticJob(cluster, SCRIPT, tmp_path) as job:
+def test_a_worker_leaves_and_no_sample_is_lost_or_repeated(tmp_path: Path, warm_python: list[str]) -> None:
+    with Processes(3, 1, elastic=True) as cluster, ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job:
         workers = [job.start(GOAL="3 2") for _ in range(3)]
         job.wait(lambda: len(workers[0].events("step")) > 2, "some steps")
         result = drain(cluster, "worker", 0)
@@ -77,8 +77,11 @@ def test_a_worker_leaves_and_no_sample_is_lost_or_repeated(tmp_path: Path) -> No
         assert set(taken) == set(range(SAMPLES)) and taken.total() - SAMPLES < 2
 
 
-def test_who_can_not_leave_is_said_in_a_line(tmp_path: Path) -> None:
-    with Processes(2, 1, elastic=True, min_workers=2) as cluster, ElasticJob(cluster, SCRIPT, tmp_path) as job:
+def test_who_can_not_leave_is_said_in_a_line(tmp_path: Path, warm_python: list[str]) -> None:
+    with (
+        Processes(2, 1, elastic=True, min_workers=2) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
+    ):
         job.wait(lambda: drain(cluster, "server", 0, "--timeout", "0.1").returncode == 2, "a scheduler")
         result = drain(cluster, "worker", 1, "--timeout", "0.1")
         assert result.returncode == 2 and "waited for a world to form that it can leave, in vain" in result.stderr
@@ -106,9 +109,11 @@ def test_who_can_not_leave_is_said_in_a_line(tmp_path: Path) -> None:
         ("worker drain 0 --replace", "2 1 2", [2, 1, 2]),
     ],
 )
-def test_its_launcher_takes_that_for_no_failure(command: str, goal: str, sizes: list[int]) -> None:
+def test_its_launcher_takes_that_for_no_failure(
+    command: str, goal: str, sizes: list[int], warm_python: list[str]
+) -> None:
     options = ["-n", "2", "-s", "2", "--max-workers", "2", "--min-workers", "1", "--max-deaths", "1"]
-    result = run(options, sys.executable, str(SCRIPT), GOAL=goal, DRAIN=command)
+    result = run(options, *warm_python, str(SCRIPT), GOAL=goal, DRAIN=command)
     assert result.returncode == 0, result
     assert all(end["sizes"] == sizes for end in events(result, "end")), result.stdout
     assert len(events(result, "end")) == sizes[-1]

@@ -37,7 +37,7 @@ def events(result: subprocess.CompletedProcess[str], kind: str) -> list[dict[str
 
 
 def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
-    """Horovod's script is run as it is."""
+    """Horovod's script is run as it is; so slowly do processes start that the others go on alone in between."""
     options = ["-n", "2", "-s", "1", "--min-workers", "1", "--max-workers", "2"]
     command = [sys.executable, "-m", "byteps_like.horovod", str(SCRIPT)]
     result = run(options, *command, GOAL="1 2", VICTIM=str(tmp_path / "victim"))
@@ -48,7 +48,7 @@ def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
     assert "the others finished" in result.stderr
 
 
-def test_workers_are_started_on_hosts_that_a_script_finds(tmp_path: Path) -> None:
+def test_workers_are_started_on_hosts_that_a_script_finds(tmp_path: Path, warm_python: list[str]) -> None:
     """What stands for ssh runs the command here; the hosts are two, and one of them comes later."""
     hosts, ssh = tmp_path / "hosts.sh", tmp_path / "ssh.sh"
     hosts.write_text(f"#!/bin/sh\necho node1:1\ntest -e {tmp_path}/more && echo node2:1\nexit 0\n")
@@ -62,25 +62,25 @@ def test_workers_are_started_on_hosts_that_a_script_finds(tmp_path: Path) -> Non
         path.chmod(0o755)
     options = ["-n", "1", "-s", "0", "--max-workers", "2", "--spares", "1", "--discover", str(hosts)]
     options += ["--start", f"{ssh} {{host}} {{command}}"]
-    result = run(options, sys.executable, str(script), GOAL="1 2", BYTEPS_LIKE_HOST="127.0.0.1")
+    result = run(options, *warm_python, str(script), GOAL="1 2", BYTEPS_LIKE_HOST="127.0.0.1")
     assert result.returncode == 0, result
     assert {event["host"] for event in events(result, "began")} == {"node1", "node2"}, result
     assert [end["sizes"] for end in events(result, "end")] == [[1, 2]] * 2, result
 
 
-def test_worlds_that_were_left_keep_nothing_open() -> None:
+def test_worlds_that_were_left_keep_nothing_open(warm_python: list[str]) -> None:
     script = SCRIPT.with_name("world_after_world.py")
-    result = run(["-n", "1", "-s", "1", "--max-workers", "1"], sys.executable, str(script))
+    result = run(["-n", "1", "-s", "1", "--max-workers", "1"], *warm_python, str(script))
     assert result.returncode == 0, result
     first, *_, last = events(result, "world")[1:]  # in the second world there is what is left of the first
     assert last["fd"] <= first["fd"] + 6 and last["task"] <= first["task"] + 2, result.stdout
 
 
-def test_the_gpt_trains(tmp_path: Path) -> None:
+def test_the_gpt_trains(tmp_path: Path, warm_python: list[str]) -> None:
     """The example, shortened."""
     script, out = ROOT / "examples" / "elastic" / "gpt.py", tmp_path / "result.json"
     short = ["--steps", "6", "--batch", "2", "--width", "16", "--window", "16", "--log", "3", "--json", str(out)]
-    result = run(["-n", "2", "-s", "1", "--max-workers", "2"], sys.executable, str(script), *short)
+    result = run(["-n", "2", "-s", "1", "--max-workers", "2"], *warm_python, str(script), *short)
     assert result.returncode == 0, result
     found = json.loads(out.read_text())
     assert (found["steps"], found["samples"]) == (6, 24) and 3.5 < found["loss"] < 6, found
@@ -91,6 +91,24 @@ def test_a_script_that_fails_everywhere_ends_the_job() -> None:
     result = run(["-n", "2", "-s", "0", "--max-workers", "2"], sys.executable, "-c", "import sys; sys.exit(3)")
     assert result.returncode == 3, result
     assert result.stderr.count("rests for 600 s") == 2 and "failed first: exit code 3" in result.stderr
+
+
+LEAVES_A_CHILD = """
+import pathlib, subprocess, sys
+before = pathlib.Path(sys.argv[1])
+if not before.exists():
+    before.touch()
+    subprocess.Popen(["sleep", "60"])
+    sys.exit(3)
+print("in its place")
+"""
+
+
+def test_what_a_dead_worker_has_started_keeps_nobody_from_its_place(tmp_path: Path) -> None:
+    """It holds the streams of the dead one."""
+    command = [sys.executable, "-c", LEAVES_A_CHILD, str(tmp_path / "before")]
+    result = run(["-n", "1", "-s", "0", "--max-workers", "1"], *command)
+    assert result.returncode == 0 and result.stdout == "in its place\n", result
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,12 @@ def script(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("servers", [0, 1])
-def test_a_death_and_a_joiner(tmp_path: Path, script: Path, servers: int) -> None:
+def test_a_death_and_a_joiner(tmp_path: Path, script: Path, servers: int, warm_python: list[str]) -> None:
     settings = {"elastic": True, "min_workers": 2}
-    with closing(Cluster(3, servers, **settings)) as cluster, ElasticJob(cluster, script, tmp_path) as job:
+    with (
+        closing(Cluster(3, servers, **settings)) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(script)]) as job,
+    ):
         first, second = job.start(GOAL="2 3"), job.start(GOAL="2 3")
         victim = job.start(GOAL="2 3", VICTIM=str(tmp_path / "victim"))
         job.wait(lambda: any(event["size"] == 2 for event in first.events("pass")), "a pass of two")
@@ -59,10 +62,13 @@ def _check_ledger(seen: list[int]) -> None:
     assert sum(counts.values()) - SAMPLES < 3
 
 
-def test_a_death_costs_the_others_no_step_where_servers_sum(tmp_path: Path) -> None:
+def test_a_death_costs_the_others_no_step_where_servers_sum(tmp_path: Path, warm_python: list[str]) -> None:
     """The step in which one dies is finished by the others, and from the next commit on they are a smaller world."""
     script = ROOT / "tests" / "scenarios" / "elastic" / "server_training.py"
-    with closing(Cluster(3, 1, elastic=True)) as cluster, ElasticJob(cluster, script, tmp_path) as job:
+    with (
+        closing(Cluster(3, 1, elastic=True)) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(script)]) as job,
+    ):
         first, second, victim = job.start(GOAL="3 2"), job.start(GOAL="3 2"), job.start(GOAL="3 2", VICTIM="1")
         for worker in (first, second):
             job.ended(worker)
@@ -81,9 +87,11 @@ def test_a_death_costs_the_others_no_step_where_servers_sum(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("how", ["kill", "terminate"])
-def test_a_server_that_goes_costs_no_step_and_another_one_comes_in_between_two(tmp_path: Path, how: str) -> None:
+def test_a_server_that_goes_costs_no_step_and_another_one_comes_in_between_two(
+    tmp_path: Path, how: str, warm_python: list[str]
+) -> None:
     script = ROOT / "tests" / "scenarios" / "elastic" / "server_training.py"
-    with Processes(2, 2, elastic=True) as cluster, ElasticJob(cluster, script, tmp_path) as job:
+    with Processes(2, 2, elastic=True) as cluster, ElasticJob(cluster, tmp_path, [*warm_python, str(script)]) as job:
         workers = [job.start(GOAL="2 2 2"), job.start(GOAL="2 2 2")]
         job.wait(lambda: len(workers[0].events("step")) > 5, "some steps")
         getattr(cluster.processes["server1"], how)()
@@ -99,9 +107,12 @@ def test_a_server_that_goes_costs_no_step_and_another_one_comes_in_between_two(t
         assert ends[0] == ends[1]
 
 
-def test_too_few_give_up(tmp_path: Path, script: Path) -> None:
+def test_too_few_give_up(tmp_path: Path, script: Path, warm_python: list[str]) -> None:
     settings = {"elastic": True, "min_workers": 2}
-    with closing(Cluster(2, 0, **settings)) as cluster, ElasticJob(cluster, script, tmp_path) as job:
+    with (
+        closing(Cluster(2, 0, **settings)) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(script)]) as job,
+    ):
         patience = {"GOAL": "0", "BYTEPS_LIKE_JOIN_TIMEOUT": "20"}
         survivor = job.start(**patience)
         job.start(**patience, VICTIM=str(tmp_path / "victim"))
@@ -110,9 +121,14 @@ def test_too_few_give_up(tmp_path: Path, script: Path) -> None:
         assert "TooFewWorkersError: min_workers=2, but only 1 came within 2" in survivor.output()
 
 
-def test_a_spare_comes_in_when_there_is_room_and_ends_with_the_job(tmp_path: Path, script: Path) -> None:
+def test_a_spare_comes_in_when_there_is_room_and_ends_with_the_job(
+    tmp_path: Path, script: Path, warm_python: list[str]
+) -> None:
     settings = {"elastic": True, "max_workers": 2}
-    with closing(Cluster(2, 0, **settings)) as cluster, ElasticJob(cluster, script, tmp_path) as job:
+    with (
+        closing(Cluster(2, 0, **settings)) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(script)]) as job,
+    ):
         first, victim = job.start(GOAL="2 2"), job.start(GOAL="2 2")
         job.wait(lambda: bool(first.events("began")), "the beginning")
         spares = [job.start(GOAL="2 2"), job.start(GOAL="2 2")]
@@ -133,11 +149,14 @@ def _waiting(config: Config) -> int:
     return sum(member.state == "waiting" for member in query_status(config).members)
 
 
-def test_the_example(tmp_path: Path) -> None:
+def test_the_example(tmp_path: Path, warm_python: list[str]) -> None:
     """A world of one, which another worker joins."""
     settings = {"elastic": True, "max_workers": 2}
     script = ROOT / "examples" / "elastic" / "digits.py"
-    with closing(Cluster(1, 0, **settings)) as cluster, ElasticJob(cluster, script, tmp_path) as job:
+    with (
+        closing(Cluster(1, 0, **settings)) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(script)]) as job,
+    ):
         first = job.start(PYTHONUNBUFFERED="1")
         job.wait(lambda: "is rank 0 of 1" in first.output(), "the beginning")
         job.ended(first)

@@ -48,10 +48,10 @@ def _check_weights(end: dict[str, Any], pushes: int) -> None:
 
 
 @pytest.mark.parametrize("servers", [1, 2])
-def test_a_joiner_and_a_death(tmp_path: Path, servers: int) -> None:
+def test_a_joiner_and_a_death(tmp_path: Path, servers: int, warm_python: list[str]) -> None:
     with (
         closing(Cluster(2, servers, elastic=True, max_workers=3)) as cluster,
-        ElasticJob(cluster, SCRIPT, tmp_path) as job,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
     ):
         stay = [job.start(GOAL="2 3 2"), job.start(GOAL="2 3 2")]
         job.wait(lambda: len(stay[0].events("step")) > 2, "some steps")
@@ -62,9 +62,9 @@ def test_a_joiner_and_a_death(tmp_path: Path, servers: int) -> None:
         check(stay, [*stay, victim], [2, 3, 2])
 
 
-def test_a_server_and_a_worker_leave(tmp_path: Path) -> None:
+def test_a_server_and_a_worker_leave(tmp_path: Path, warm_python: list[str]) -> None:
     """What the one has is carried by those who stay, and the other carries nothing."""
-    with Processes(3, 2, elastic=True) as cluster, ElasticJob(cluster, SCRIPT, tmp_path) as job:
+    with Processes(3, 2, elastic=True) as cluster, ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job:
         workers = [job.start(GOAL="3 3 2") for _ in range(3)]
         job.wait(lambda: len(workers[0].events("step")) > 2, "some steps")
         assert drain(cluster, "server", 1).returncode == 0
@@ -76,10 +76,13 @@ def test_a_server_and_a_worker_leave(tmp_path: Path) -> None:
         check(stay, workers, [3, 3, 2])
 
 
-def test_after_a_failure_all_go_on_from_a_cut(tmp_path: Path) -> None:
+def test_after_a_failure_all_go_on_from_a_cut(tmp_path: Path, warm_python: list[str]) -> None:
     """With `on_loss="raise"` the world ends with a rank, and values with it."""
     cuts = {"CUTS": str(tmp_path / "cuts"), "ON_LOSS": "raise"}
-    with closing(Cluster(3, 1, elastic=True)) as cluster, ElasticJob(cluster, SCRIPT, tmp_path) as job:
+    with (
+        closing(Cluster(3, 1, elastic=True)) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
+    ):
         stay = [job.start(GOAL="3 2", **cuts) for _ in range(2)]
         victim = job.start(GOAL="3 2", VICTIM="3", **cuts)
         for worker in stay:
@@ -94,8 +97,11 @@ def test_after_a_failure_all_go_on_from_a_cut(tmp_path: Path) -> None:
             _check_weights(end, pushes)
 
 
-def test_without_a_cut_it_is_said_what_is_lost(tmp_path: Path) -> None:
-    with closing(Cluster(3, 1, elastic=True)) as cluster, ElasticJob(cluster, SCRIPT, tmp_path) as job:
+def test_without_a_cut_it_is_said_what_is_lost(tmp_path: Path, warm_python: list[str]) -> None:
+    with (
+        closing(Cluster(3, 1, elastic=True)) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
+    ):
         stay = [job.start(GOAL="3 2", ON_LOSS="raise") for _ in range(2)]
         job.start(GOAL="3 2", VICTIM="3", ON_LOSS="raise")
         for worker in stay:

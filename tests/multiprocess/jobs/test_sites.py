@@ -105,8 +105,8 @@ Process = subprocess.Popen[str]
 
 
 @contextlib.contextmanager
-def two_sites(folder: Path, script: str) -> Iterator[tuple[list[Process], list[Process]]]:
-    """The upper group's processes, and the launchers of both sites, whose workers run `script`."""
+def two_sites(folder: Path, workers: list[str]) -> Iterator[tuple[list[Process], list[Process]]]:
+    """The upper group's processes, and the launchers of both sites, whose workers run a command."""
     secret = folder / "secret"
     secret.write_text(secrets.token_hex(32))
     secret.chmod(0o600)
@@ -118,7 +118,6 @@ def two_sites(folder: Path, script: str) -> Iterator[tuple[list[Process], list[P
         group = [["scheduler", "--host", "127.0.0.1", "--port", port, "-n", "2", "-s", "2"]]
         group += [["server", "--scheduler", address]] * 2
         above = [running.enter_context(started(*command, **own)) for command in group]
-        workers = [sys.executable, "-c", script]
         yield (
             above,
             [
@@ -130,8 +129,8 @@ def two_sites(folder: Path, script: str) -> Iterator[tuple[list[Process], list[P
         )
 
 
-def test_two_sites_have_the_same_in_the_end(tmp_path):
-    with two_sites(tmp_path, SITE) as (above, sites):
+def test_two_sites_have_the_same_in_the_end(tmp_path, warm_python):
+    with two_sites(tmp_path, [*warm_python, "-c", SITE]) as (above, sites):
         said = [site.communicate(timeout=PATIENCE)[0] for site in sites]
         for number, (site, text) in enumerate(zip(sites, said, strict=True)):
             assert site.returncode == 0, text
@@ -140,9 +139,9 @@ def test_two_sites_have_the_same_in_the_end(tmp_path):
             assert process.wait(PATIENCE) == 0, "the upper group has not ended in good order"
 
 
-def test_a_site_goes_on_when_another_one_s_leader_dies(tmp_path):
+def test_a_site_goes_on_when_another_one_s_leader_dies(tmp_path, warm_python):
     """Which ends that one's job, and the upper one's."""
-    with two_sites(tmp_path, DYING) as (above, sites):
+    with two_sites(tmp_path, [*warm_python, "-c", DYING]) as (above, sites):
         said = [site.communicate(timeout=PATIENCE)[0] for site in sites]
         assert sites[0].returncode != 0 and sites[1].returncode == 0, "\n".join(said)
         assert "has lost the upper group" in said[1] and "training goes on without it" in said[1], said[1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,12 +22,12 @@ VICTIM = 8
 class Replica:
     """One process of the training."""
 
-    def __init__(self, folder: Path, name: str, lighthouse: str, **environment: str) -> None:
+    def __init__(self, command: list[str], folder: Path, name: str, lighthouse: str, **environment: str) -> None:
         self.output = folder / f"{name}-{environment.get('VICTIM', '')}.log"
         settings = {"LIGHTHOUSE": lighthouse, "REPLICA": name, "STOP": str(folder / "stop"), "PYTHONPATH": str(ROOT)}
         with self.output.open("wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, SCRIPT], env=os.environ | settings | environment, stdout=file, stderr=file
+                [*command, str(SCRIPT)], env=os.environ | settings | environment, stdout=file, stderr=file
             )
 
     def events(self, kind: str) -> list[dict[str, Any]]:
@@ -65,10 +64,10 @@ def _wait(until: Callable[[], bool], what: str, replicas: list[Replica]) -> None
 
 
 def test_training_goes_on_and_who_comes_again_has_the_same_weights(
-    tmp_path: Path, lighthouse: str, replicas: list[Replica]
+    tmp_path: Path, lighthouse: str, replicas: list[Replica], warm_python: list[str]
 ) -> None:
-    replicas += [Replica(tmp_path, name, lighthouse) for name in ("a", "b")]
-    replicas.append(Replica(tmp_path, "c", lighthouse, VICTIM=str(VICTIM)))
+    replicas += [Replica(warm_python, tmp_path, name, lighthouse) for name in ("a", "b")]
+    replicas.append(Replica(warm_python, tmp_path, "c", lighthouse, VICTIM=str(VICTIM)))
     a, b, killed = replicas
     _wait(lambda: killed.process.poll() is not None, "the death of c", replicas)
     last = killed.events("step")[-1]["step"]
@@ -77,7 +76,7 @@ def test_training_goes_on_and_who_comes_again_has_the_same_weights(
         return all(one.events("step")[-1]["step"] > last + 5 for one in (a, b))
 
     _wait(goes_on, "steps without c", replicas)
-    replicas.append(again := Replica(tmp_path, "c", lighthouse))
+    replicas.append(again := Replica(warm_python, tmp_path, "c", lighthouse))
     _wait(lambda: len(again.events("step")) > 5, "steps of the new c", replicas)
     (tmp_path / "stop.new").write_text(str(max(one.events("step")[-1]["step"] for one in (a, b, again)) + 100))
     (tmp_path / "stop.new").rename(tmp_path / "stop")
