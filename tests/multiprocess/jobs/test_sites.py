@@ -20,6 +20,7 @@ pytest.importorskip("torch")
 ROOT = Path(__file__).parents[3]
 CLI = [sys.executable, "-m", "byteps_like"]
 PATIENCE = 90.0
+STAYS = "5"  # seconds that the upper scheduler goes on to tell of a failure
 
 SITE = """
 import sys, time
@@ -115,9 +116,9 @@ def two_sites(folder: Path, workers: list[str]) -> Iterator[tuple[list[Process],
         port = str(probe.getsockname()[1])
     address, own = f"127.0.0.1:{port}", {"BYTEPS_LIKE_SECRET_FILE": str(secret), "BYTEPS_LIKE_JOB": "upper"}
     with ExitStack() as running:
-        group = [["scheduler", "--host", "127.0.0.1", "--port", port, "-n", "2", "-s", "2"]]
-        group += [["server", "--scheduler", address]] * 2
-        above = [running.enter_context(started(*command, **own)) for command in group]
+        scheduler = ["scheduler", "--host", "127.0.0.1", "--port", port, "-n", "2", "-s", "2"]
+        above = [running.enter_context(started(*scheduler, BYTEPS_LIKE_JOIN_TIMEOUT=STAYS, **own))]
+        above += [running.enter_context(started("server", "--scheduler", address, **own)) for _ in range(2)]
         yield (
             above,
             [
