@@ -1,16 +1,17 @@
-"""What every rank holds alike, without servers: rank 0 saves it, and all restore it."""
+"""What every rank holds alike, without servers: one rank saves it, and all restore it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 from typing_extensions import override
 
 from byteps_like.collectives.api import CallOptions, Group, Traffic
 from byteps_like.dtypes import DType
-from byteps_like.store.saving.manifest import Manifest, SavedTensor
+from byteps_like.store.saving.manifest import Manifest, SavedPiece, SavedTensor
 from byteps_like.store.saving.recut import cut_for, newest
 from byteps_like.store.saving.saved import ReadPiece, Saved, SavedContent, Void
 from byteps_like.store.updates.update import Values
@@ -54,7 +55,7 @@ class SavedAlike(Saved):
 
     @override
     def contents(self, *, every: bool) -> Iterator[SavedContent | Void]:
-        if self.rank and not every:
+        if not every and not self.share([self.name]):
             return
         for number, (name, one) in enumerate(self._held.items()):
             chunks = [_bytes(one.value), _bytes(one.state)]
@@ -77,6 +78,28 @@ class SavedAlike(Saved):
             self._brought[name] = brought
 
     @override
+    def bring_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
+        """All ranks get everything."""
+        every, tensors = bytearray(), {}
+        for name, saved in manifest.tensors.items():
+            places = accumulate(map(_size, saved.pieces), initial=len(every))
+            tensors[name] = replace(saved, pieces=tuple(map(_placed, saved.pieces, places)))
+            every += self._gathered(b"".join(chunk for one in contents if one.tensor == name for chunk in one.chunks))
+        data = memoryview(every)
+        self.bring(replace(manifest, tensors=tensors), lambda piece: data[piece.at : piece.at + _size(piece)])
+
+    def _gathered(self, own: bytes) -> memoryview:
+        """What all ranks have, one behind the other."""
+        sizes, options = np.zeros(self.ranks, np.int64), CallOptions(traffic=Traffic.CONTROL)
+        size = np.array([len(own)])
+        ones = [1] * self.ranks
+        self._group.all_gather(size.ctypes.data, sizes.ctypes.data, ones, DType.INT64, options).wait()
+        source, every = np.frombuffer(own, np.uint8), np.empty(sizes.sum(), np.uint8)
+        counts = sizes.tolist()
+        self._group.all_gather(source.ctypes.data, every.ctypes.data, counts, DType.UINT8, options).wait()
+        return every.data
+
+    @override
     def commit(self, manifest: Manifest) -> None:
         for name, brought in self._brought.items():
             one = self._held[name]
@@ -86,6 +109,14 @@ class SavedAlike(Saved):
     @override
     def settle(self, manifest: Manifest) -> None:
         self._brought.clear()
+
+
+def _size(piece: SavedPiece) -> int:
+    return piece.nbytes + piece.state_bytes
+
+
+def _placed(piece: SavedPiece, at: int) -> SavedPiece:
+    return replace(piece, at=at)
 
 
 def _bytes(array: Values) -> memoryview:

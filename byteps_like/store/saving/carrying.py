@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from byteps_like.errors import PeerLostError
 from byteps_like.store.saving.checkpoint import Taken, check, replace_all
 from byteps_like.store.saving.manifest import Manifest, SavedPiece, SavedTensor
-from byteps_like.store.saving.on_servers import SavedOnServers
-from byteps_like.store.saving.saved import SavedContent
+from byteps_like.store.saving.saved import Saved, SavedContent
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,8 @@ def joined(shares: Sequence[CarriedShare]) -> Manifest:
     return Manifest(first.name, version, len(first.carriers), tensors)
 
 
-def hand_over(saved: SavedOnServers, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
-    """Makes what servers keep here what they kept there. All ranks call it, each with what it has carried; nothing is
+def hand_over(saved: Saved, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
+    """Makes what is kept here what was kept there. All ranks call it, each with what it has carried; nothing is
     changed before all have handed theirs over. Raises MismatchError where it is something else."""
     check(saved, manifest, "the world before")
     replace_all(saved, manifest, lambda: saved.bring_over(manifest, contents), "go on from the world before")

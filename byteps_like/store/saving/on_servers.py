@@ -62,8 +62,8 @@ class SavedOnServers(Saved):
                 for piece in self.share(saved.pieces):
                     self._store.ask(self._row_writes(name, read(piece)))
 
+    @override
     def bring_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
-        """Hands over `contents`, which this rank has of what the manifest describes, to whoever keeps it here."""
         heads = self._store.heads(self._of(self._store.keys, tables=False))
         for one in contents:
             data, saved = memoryview(b"".join(one.chunks)), manifest.tensors[one.tensor]

@@ -107,6 +107,10 @@ class Saved(ABC):
         """Reads, and hands over, this rank's share of what is to be kept: nothing is changed by that."""
 
     @abstractmethod
+    def bring_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
+        """The same of what ranks have in their memory: hands over `contents`, this rank's."""
+
+    @abstractmethod
     def commit(self, manifest: Manifest) -> None:
         """What was brought is what is kept from here on."""
 

@@ -44,7 +44,8 @@ class Carried:
         return cls({name: _taken(name, value, leaving) for name, value in kept.items()})
 
     def into_world(self, kept: Mapping[str, KeptOnServers]) -> None:
-        """All ranks call it, those that have nothing, too. Raises ValuesLostError where something is missing."""
+        """All ranks call it, those that have nothing, too. Raises ValuesLostError where something is missing, on all
+        ranks; nothing is changed of that then."""
         if not kept:
             return
         own = {name: CarriedShare.of(taken) for name, taken in self.shares.items()}
@@ -56,7 +57,7 @@ class Carried:
             try:
                 manifest = joined(shares)
             except PeerLostError as error:
-                raise ValuesLostError(f"{error}; start again from a cut", operation="run") from None
+                raise ValuesLostError(str(error), operation="run") from None
             taken = self.shares.get(name)
             _going_on(name, value).take_over(manifest, () if taken is None else taken.contents)
         self.shares.clear()
@@ -67,7 +68,7 @@ def lost_with_world(kept: Mapping[str, KeptOnServers], cause: Exception) -> Carr
     if not kept:
         return Carried()
     names = ", ".join(map(repr, sorted(kept)))
-    return Carried(lost=f"{cause}; what servers kept of {names} went with the world that has ended")
+    return Carried(lost=f"{cause}; the common values of {names} went with the world that has ended")
 
 
 def reopened(kept: Mapping[str, KeptOnServers]) -> None:

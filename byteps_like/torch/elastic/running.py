@@ -102,7 +102,7 @@ def run(
             try:
                 if not skips_sync:
                     _begin(state, is_new, directory, carried)
-                carried.into_world(state.kept())
+                _take_over(state, directory, carried)
                 is_new = False
                 result = train(state, *arguments, **named)
                 state.finish_cut()
@@ -128,6 +128,16 @@ def _begin(state: State, is_new: bool, directory: Path | None, carried: Carried)
     if carried.lost:
         raise ValuesLostError(f"{carried.lost}, and there is no cut to go on from: see save_to= of bps.elastic.run")
     state.sync()
+
+
+def _take_over(state: State, directory: Path | None, carried: Carried) -> None:
+    """What servers kept. All ranks know alike whether it is whole."""
+    try:
+        carried.into_world(state.kept())
+    except ValuesLostError as error:
+        if directory is None or load(directory, state) is None:
+            raise
+        logger.warning("rank %d: %s; all go on from a cut", _runtime.rank(), error)
 
 
 def _go_on(state: State, cause: Exception) -> Carried:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from types import TracebackType
@@ -14,8 +14,11 @@ from torch.utils.hooks import RemovableHandle
 
 from byteps_like.compression.codec import Codec
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.store.saving.carrying import hand_over
 from byteps_like.store.saving.checkpoint import Taken, restore, save, take
+from byteps_like.store.saving.manifest import Manifest
 from byteps_like.store.saving.memory import gather, scatter
+from byteps_like.store.saving.saved import SavedContent
 from byteps_like.store.updates.plain import Add, Assign, NoUpdate
 from byteps_like.store.updates.sgd import Nesterov, Sgd
 from byteps_like.store.updates.update import ValueUpdate
@@ -29,6 +32,7 @@ from byteps_like.torch.low_comm.rounds import OuterRounds
 from byteps_like.torch.low_comm.store_rounds import StoreRounds
 from byteps_like.torch.low_comm.terms import LowCommTerms, Weigh, low_comm_terms
 from byteps_like.torch.low_comm.travel import Travel
+from byteps_like.torch.ops.objects import allgather_object, broadcast_object
 
 _NO_GRADIENTS = (NoUpdate, Assign, Add)
 """Updates that don't subtract what they are given."""
@@ -70,7 +74,7 @@ class LowComm:
         codec: str | Codec = "",
         feedback: float = 0.95,
         upper: Upper | None = None,
-        on_loss: str = "raise",
+        on_loss: str | None = None,
         **others: Any,
     ) -> None:
         """All ranks make it, with the same arguments.
@@ -90,7 +94,8 @@ class LowComm:
             the next one. "sparseloco" is SparseLoCo: 146 times fewer bytes. They go from every rank to every other, but
             with a quorum, `upper` or `on_loss` to servers, and the common weights come back as they are.
         upper: a group of servers above this job's and those of other sites (docs/how-to/sites.md), as in HALoS.
-        on_loss: "raise", or "finish": when a rank dies the others go on (docs/how-to/survive-losses.md). Needs servers.
+        on_loss: "raise", or "finish": when a rank dies the others go on (docs/how-to/survive-losses.md), which needs
+            servers. None is what the job does with all else: elastic ones "finish".
 
         Raises InvalidArgumentError for values out of bounds and parameters that can't be averaged, TypeError for
         arguments that nobody knows.
@@ -111,6 +116,7 @@ class LowComm:
         self._inner = inner
         self._rounds: OuterRounds | None = None
         self._hook: RemovableHandle | None = None
+        self._carried: Position | None = None
         self.steps = 0
         """Of the inner optimizer, that were made within `with` blocks."""
 
@@ -184,11 +190,34 @@ class LowComm:
         with rounds.saved() as saved:
             return save(saved, Path(path), lambda: packed(self._position(rounds)))
 
-    def taken(self) -> Taken:
+    def taken(self, leaving: Iterable[int] = ()) -> Taken:
         """This rank's share of a checkpoint, in its memory. All ranks call it between two steps. See Store.taken."""
         rounds = self._arrived()
         with rounds.saved() as saved:
-            return take(saved, lambda: packed(self._position(rounds)))
+            return take(saved, lambda: packed(self._position(rounds)), leaving=leaving)
+
+    def reopen(self) -> None:
+        """In the next world of an elastic job: keeps what is this rank's own, until `take_over` or `restore`. Doesn't
+        block. All ranks that had it call it, and others make it. Raises InvalidArgumentError with an upper group."""
+        if self._terms.upper is not None:
+            raise InvalidArgumentError("this LowComm has an upper group, so it is of one world: restore a cut")
+        if self._rounds is not None:
+            position = self._position(self._rounds)
+            self._carried = {**position, "inner": deepcopy(position["inner"])}
+        for one in self._fragments:
+            one.give_up()
+        self._rounds = None
+
+    def take_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
+        """Goes on with the common weights that ranks have carried here from another world, of which this one has
+        `contents` (see bps.elastic.run), and with the rank's own. All ranks call it; one that was not there takes rank
+        0's place, with the common weights."""
+        rounds = self._opened()
+        with rounds.saved() as saved:
+            hand_over(saved, manifest, contents)
+        own = self._carried
+        first: Position = broadcast_object(own, root_rank=0) if any(allgather_object(own is None)) else {}
+        self._take(rounds, own or first, is_own=own is not None)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Goes on from a checkpoint, from any number of ranks and servers, or none: with the common weights, the rank's
@@ -208,7 +237,7 @@ class LowComm:
 
         with rounds.saved() as saved:
             restore(saved, Path(path), take)
-        self._take(rounds, found)
+        self._take(rounds, found, is_own=found["rank"] == own["rank"])
 
     def state_dict(self) -> dict[str, Any]:
         """What `checkpoint` writes, in this rank's memory: "common" is the same on all ranks, "own" each rank's. All
@@ -224,7 +253,7 @@ class LowComm:
         own, found = self._position(rounds), deepcopy(state.get("own", {}))
         with rounds.saved() as saved:
             scatter(saved, state.get("common", {}), lambda: check_position(found, own))
-        self._take(rounds, found)
+        self._take(rounds, found, is_own=found["rank"] == own["rank"])
 
     def _opened(self) -> OuterRounds:
         """Blocks, the first time, until the weights are rank 0's."""
@@ -249,8 +278,8 @@ class LowComm:
         rank = _runtime.current().worker.rank
         return {"rank": rank, "steps": self.steps, "fragments": fragments, "inner": inner, "rounds": rounds.own()}
 
-    def _take(self, rounds: OuterRounds, found: Position) -> None:
-        is_own = found["rank"] == _runtime.current().worker.rank
+    def _take(self, rounds: OuterRounds, found: Position, *, is_own: bool) -> None:
+        self._carried = None
         rounds.restored()
         rounds.take_own(found["rounds"], is_own=is_own)
         for one, state, common in zip(self._fragments, found["fragments"], rounds.values, strict=True):

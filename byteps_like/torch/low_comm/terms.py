@@ -49,7 +49,7 @@ class LowCommTerms:
     codec: str | Codec = ""
     feedback: float = 0.95
     upper: Upper | None = None
-    on_loss: str = "raise"
+    on_loss: str | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("every", 1), ("fragments", 1), ("delay", 0)):
@@ -99,7 +99,7 @@ class LowCommTerms:
         """What does, and why; "": nothing."""
         if self.upper is not None:
             return "upper needs servers, which exchange values with those above"
-        if self.on_loss != "raise":
+        if self.on_loss not in (None, "raise"):
             return f"on_loss={self.on_loss!r} needs servers, which keep the common weights"
         return f"quorum={self.quorum:g} needs servers, which don't wait for all" if self.quorum < 1 else ""
 

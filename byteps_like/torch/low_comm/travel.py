@@ -38,6 +38,10 @@ class Travel:
         self.begun, self.arrived, self.version = None, None, version
         self.fragment.mix(common, own)
 
+    def give_up(self) -> None:
+        """Nothing of it lands any more."""
+        self.begun = self.arrived = None
+
     def hear(self, settled: Sequence[SettledChange]) -> None:
         """What has become of contributions."""
         for one in settled:

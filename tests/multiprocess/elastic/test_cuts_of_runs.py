@@ -46,7 +46,7 @@ def test_a_job_that_is_killed_goes_on_as_another_one(tmp_path: Path, warm_python
             second.ended(worker)
     began = [worker.events("began")[0] for worker in others]
     step = began[0]["step"]
-    assert step > 0 and step % 4 == 0
+    assert step > 0
     for event in began:
         assert event["step"] == step and event["weights"] == steps[step]
     counts = _counts([one for one in workers], lambda event: event["step"] <= step) + _counts(others)

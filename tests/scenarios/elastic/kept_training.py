@@ -2,19 +2,22 @@
 
 Prints JSON. `GOAL` are the sizes of the worlds to come, after the last of which it makes five more steps; `VICTIM` is a
 size: the process kills itself in the third step of a world of so many, or later, once there is a cut if there are to
-be some. `CUTS`: a directory for one of each fourth commit, `ON_LOSS`: what the death of a rank means; both may be left
-out.
+be some; `BETWEEN`, likewise: it does so as it leaves such a world. `CUTS`: a directory for one of each fourth commit,
+`ON_LOSS`: what the death of a rank means. All but the first may be left out.
 """
 
 import json
 import os
 import signal
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
 import byteps_like.torch as bps
+from byteps_like.torch.elastic import running
+from byteps_like.torch.elastic.rejoining import rejoin
 
 GOAL = [int(size) for size in os.environ["GOAL"].split()]
 ON_LOSS = {"on_loss": os.environ["ON_LOSS"]} if "ON_LOSS" in os.environ else {}
@@ -25,11 +28,19 @@ def say(**what: object) -> None:
     print(json.dumps({"pid": os.getpid(), **what}), flush=True)
 
 
+def leave(meanwhile: Callable[[], None]) -> None:
+    """With what it carries into the next world."""
+    if os.environ.get("BETWEEN") == str(bps.size()):
+        os.kill(os.getpid(), signal.SIGKILL)
+    rejoin(meanwhile)
+
+
 def has_cut() -> bool:
     """Or needs none."""
     return "CUTS" not in os.environ or bps.elastic.latest(os.environ["CUTS"]) is not None
 
 
+running.rejoin = leave
 bps.init()
 torch.manual_seed(0)
 model = torch.nn.Linear(300, 40)
