@@ -25,6 +25,7 @@ from byteps_like.torch.elastic.cuts.saver import Saver
 from byteps_like.torch.elastic.interrupts import DrainedExit, HostsUpdatedInterrupt
 from byteps_like.torch.elastic.rejoining import rejoin
 from byteps_like.torch.elastic.state import State
+from byteps_like.torch.elastic.termination import leaves_when_terminated
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.membership import shutdown
 from byteps_like.torch.ops.objects import broadcast_object
@@ -76,8 +77,8 @@ def run(
     state of the last commit is restored; if `commit()` finds that others wait to join, the state stays. In both cases
     this process leaves, joins the next world, calls the state's reset callbacks, synchronizes the state and calls
     `train` again, with the same arguments. Returns what `train` returns. A worker that was asked to leave (`byteps-like
-    worker drain`) does so at the same place, and raises DrainedExit. What servers keep of the state goes along to the
-    servers of the next world; after a failure it is that of the newest cut, as all else is then.
+    worker drain`, SIGTERM) does so at the same place, and raises DrainedExit. What servers keep of the state goes along
+    to the servers of the next world; after a failure it is that of the newest cut, as all else is then.
 
     `save_to`: a directory that all ranks reach, from whose newest cut the job goes on when it begins, if it has one.
     Every `save_every`th commit becomes a cut there, and `keep` of them stay: see `save`.
@@ -93,6 +94,7 @@ def run(
     directory = None if save_to is None else Path(save_to)
 
     @functools.wraps(train)
+    @leaves_when_terminated()
     def going_on(state: State, *arguments: Any, **named: Any) -> Any:
         resets, idle, skips_sync, is_new, carried = 0, 0, False, True, Carried()
         if directory is not None:

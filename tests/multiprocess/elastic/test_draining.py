@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -54,13 +55,17 @@ def test_a_server_leaves(tmp_path: Path, warm_python: list[str]) -> None:
         assert ends[0] == ends[1]
 
 
-def test_a_worker_leaves_and_no_sample_is_lost_or_repeated(tmp_path: Path, warm_python: list[str]) -> None:
+@pytest.mark.parametrize("how", ["drain", "SIGTERM"])
+def test_a_worker_leaves_and_no_sample_is_lost_or_repeated(tmp_path: Path, how: str, warm_python: list[str]) -> None:
     with Processes(3, 1, elastic=True) as cluster, ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job:
         workers = [job.start(GOAL="3 2") for _ in range(3)]
         job.wait(lambda: len(workers[0].events("step")) > 2, "some steps")
-        result = drain(cluster, "worker", 0)
-        assert result.returncode == 0, result
-        assert "is to leave at its next commit()\n" in result.stdout
+        if how == "drain":
+            result = drain(cluster, "worker", 0)
+            assert result.returncode == 0, result
+            assert "is to leave at its next commit()\n" in result.stdout
+        else:
+            next(worker for worker in workers if worker.events("began")[0]["rank"] == 0).process.terminate()
         for worker in workers:
             job.wait(lambda worker=worker: worker.process.poll() is not None, "the end of a worker")
         assert [worker.process.returncode for worker in workers] == [0, 0, 0]
@@ -98,6 +103,20 @@ def test_who_can_not_leave_is_said_in_a_line(tmp_path: Path, warm_python: list[s
         cluster.processes["scheduler"].kill()
         result = drain(cluster, "server", 0)
         assert result.returncode == 1 and "no scheduler at" in result.stderr, result
+
+
+def test_who_can_not_leave_ends_at_once(tmp_path: Path, warm_python: list[str]) -> None:
+    """As SIGTERM ends any process; so does a second one."""
+    with (
+        Processes(2, 1, elastic=True, min_workers=2) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
+    ):
+        workers = [job.start(GOAL="0"), job.start(GOAL="0")]
+        job.wait(lambda: len(workers[0].events("step")) > 0, "a step")
+        workers[1].process.terminate()
+        job.wait(lambda: workers[1].process.poll() is not None, "the end of a worker")
+        assert workers[1].process.returncode == -signal.SIGTERM
+        assert "can't leave in order: min_workers=2: without worker " in workers[1].output()
 
 
 @pytest.mark.parametrize(
