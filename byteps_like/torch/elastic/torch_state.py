@@ -18,7 +18,7 @@ from byteps_like.torch.elastic.cuts.residuals import codec_state
 from byteps_like.torch.elastic.sampler import ElasticSampler
 from byteps_like.torch.elastic.state import ObjectState
 from byteps_like.torch.optimizer.broadcasts import broadcast_optimizer_state, broadcast_parameters
-from byteps_like.torch.reduction.feedback_state import MEMORY
+from byteps_like.torch.reduction.feedback_state import MEMORY, with_residuals
 
 Value = TypeVar("Value")
 
@@ -126,8 +126,11 @@ class OptimizerStateHandler(StateHandler[torch.optim.Optimizer]):
         self.value.load_state_dict(deepcopy(self._saved))
 
     def sync(self) -> None:
-        """See StateHandler."""
+        """See StateHandler. What codecs of this rank have left out stays its own."""
+        own = self.value.state_dict()[MEMORY] if MEMORY in self._saved else None
         broadcast_optimizer_state(self.value, root_rank=0)
+        if own is not None:
+            self.value.load_state_dict(with_residuals(self.value.state_dict(), own))
         self.save()
 
     def cut(self) -> HandlerCut:

@@ -70,3 +70,17 @@ def without_residuals(state: dict[str, Any]) -> dict[str, Any]:
         for name, kinds in state[MEMORY]["parameters"].items()
     }
     return {**state, MEMORY: {**state[MEMORY], "parameters": shared}}
+
+
+def with_residuals(state: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """A state_dict of another rank, for this one: what its codecs have left out is as in `own`, which `saved` gave."""
+    shared, mine = state[MEMORY]["parameters"], own["parameters"]
+    parameters = {
+        name: {
+            **{kind: value for kind, value in mine.get(name, {}).items() if kind not in SHARED},
+            **{kind: value for kind, value in shared.get(name, {}).items() if kind in SHARED},
+        }
+        for name in {**shared, **mine}
+    }
+    memory = {"rounds": state[MEMORY]["rounds"], "parameters": parameters, "rates": own["rates"]}
+    return {**state, MEMORY: memory}
