@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _GRACE_SECONDS = 5.0
-_HANDED_DOWN = ("BYTEPS_", "OMP_", "CUDA_", "COLUMNS", "PYTHONUNBUFFERED")
+_HANDED_DOWN = ("BYTEPS_", "_BYTEPS_LIKE_", "OMP_", "CUDA_", "COLUMNS", "PYTHONUNBUFFERED")
 
 
 def is_here(host: str) -> bool:

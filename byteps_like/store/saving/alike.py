@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
@@ -58,7 +59,7 @@ class SavedAlike(Saved):
         if not every and not self.share([self.name]):
             return
         for number, (name, one) in enumerate(self._held.items()):
-            chunks = [_bytes(one.value), _bytes(one.state)]
+            chunks = [bytes(_bytes(one.value)), bytes(_bytes(one.state))]  # training may go on while they are written
             sizes = (one.value.nbytes, one.state.nbytes)
             yield SavedContent(name, number, 0, *sizes, one.version, (one.version,) * self.ranks, 0, chunks)
 
@@ -68,25 +69,26 @@ class SavedAlike(Saved):
 
     @override
     def bring(self, manifest: Manifest, read: ReadPiece) -> None:
-        for name, one in self._held.items():
-            saved = manifest.tensors[name]
-            brought = HeldAlike(np.empty_like(one.value), np.empty_like(one.state))
-            places = {SavedPart.VALUE: _bytes(brought.value), SavedPart.STATE: _bytes(brought.state)}
-            for part, at, data in cut_for((0, one.value.nbytes, one.state.nbytes), saved, name, read):
-                places[part][at : at + len(data)] = data
-            brought.version = newest(saved.pieces, 0, one.value.nbytes, name)
-            self._brought[name] = brought
+        for name in self._held:
+            self._bring(name, manifest.tensors[name], read)
+
+    def _bring(self, name: str, saved: SavedTensor, read: ReadPiece) -> None:
+        one = self._held[name]
+        brought = HeldAlike(np.empty_like(one.value), np.empty_like(one.state))
+        places = {SavedPart.VALUE: _bytes(brought.value), SavedPart.STATE: _bytes(brought.state)}
+        for part, at, data in cut_for((0, one.value.nbytes, one.state.nbytes), saved, name, read):
+            places[part][at : at + len(data)] = data
+        brought.version = newest(saved.pieces, 0, one.value.nbytes, name)
+        self._brought[name] = brought
 
     @override
     def bring_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
         """All ranks get everything."""
-        every, tensors = bytearray(), {}
         for name, saved in manifest.tensors.items():
-            places = accumulate(map(_size, saved.pieces), initial=len(every))
-            tensors[name] = replace(saved, pieces=tuple(map(_placed, saved.pieces, places)))
-            every += self._gathered(b"".join(chunk for one in contents if one.tensor == name for chunk in one.chunks))
-        data = memoryview(every)
-        self.bring(replace(manifest, tensors=tensors), lambda piece: data[piece.at : piece.at + _size(piece)])
+            data = self._gathered(b"".join(chunk for one in contents if one.tensor == name for chunk in one.chunks))
+            begins = accumulate((one.length for one in saved.pieces), initial=0)
+            placed = tuple(replace(one, at=at) for one, at in zip(saved.pieces, begins, strict=False))
+            self._bring(name, replace(saved, pieces=placed), partial(_read, data))
 
     def _gathered(self, own: bytes) -> memoryview:
         """What all ranks have, one behind the other."""
@@ -111,12 +113,8 @@ class SavedAlike(Saved):
         self._brought.clear()
 
 
-def _size(piece: SavedPiece) -> int:
-    return piece.nbytes + piece.state_bytes
-
-
-def _placed(piece: SavedPiece, at: int) -> SavedPiece:
-    return replace(piece, at=at)
+def _read(data: memoryview, piece: SavedPiece) -> memoryview:
+    return data[piece.at : piece.at + piece.length]
 
 
 def _bytes(array: Values) -> memoryview:

@@ -3,12 +3,15 @@ hands it over to whoever keeps it there. No disk is needed, and no rank holds mo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from byteps_like.errors import PeerLostError
+from byteps_like.dtypes import DType
+from byteps_like.errors import CorruptError, PeerLostError
 from byteps_like.store.saving.checkpoint import Taken, check, replace_all
 from byteps_like.store.saving.manifest import Manifest, SavedPiece, SavedTensor
+from byteps_like.store.saving.recut import overlapping
 from byteps_like.store.saving.saved import Saved, SavedContent
 
 
@@ -33,22 +36,32 @@ class CarriedShare:
 
 
 def joined(shares: Sequence[CarriedShare]) -> Manifest:
-    """All of it. Raises PeerLostError where a share is missing."""
+    """All of it. Raises PeerLostError where something is missing."""
     first = shares[0]
-    gone = sorted(set(first.carriers) - {one.rank for one in shares})
-    if gone:
-        ranks = ", ".join(map(str, gone))
-        raise PeerLostError(
-            f"what servers kept of {first.name!r} isn't whole any more: rank {ranks} of the world before is gone with"
-            " its share",
-            operation="carry",
-        )
     tensors = {
         name: replace(one, pieces=tuple(piece for share in shares for piece in share.tensors[name].pieces))
         for name, one in first.tensors.items()
     }
+    gone = sorted(set(first.carriers) - {one.rank for one in shares})
+    if gone and not all(_is_whole(name, one) for name, one in tensors.items()):
+        ranks = ", ".join(map(str, gone))
+        raise PeerLostError(
+            f"the values of {first.name!r} aren't whole any more: rank {ranks} of the world before is gone with its"
+            " share",
+            operation="carry",
+        )
     version = min((piece.version for one in tensors.values() for piece in one.pieces), default=0)
     return Manifest(first.name, version, len(first.carriers), tensors)
+
+
+def _is_whole(name: str, tensor: SavedTensor) -> bool:
+    """Of a table nobody can tell: any rank may have had rows of it."""
+    nbytes = math.prod(tensor.shape) * DType[tensor.dtype.upper()].itemsize
+    try:
+        overlapping(tensor.pieces, 0, nbytes, name)
+    except CorruptError:
+        return False
+    return not tensor.is_table
 
 
 def hand_over(saved: Saved, manifest: Manifest, contents: Sequence[SavedContent]) -> None:

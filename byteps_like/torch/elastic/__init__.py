@@ -8,6 +8,7 @@ torch_state.
 """
 
 from byteps_like.errors import OperationError, TooFewWorkersError
+from byteps_like.torch.elastic.carrying import ValuesLostError
 from byteps_like.torch.elastic.interrupts import DrainedExit, HostsUpdatedInterrupt
 from byteps_like.torch.elastic.reporting import Report, StepReport, report
 from byteps_like.torch.elastic.running import run
@@ -46,6 +47,7 @@ __all__ = [
     "StepReport",
     "TooFewWorkersError",
     "TorchState",
+    "ValuesLostError",
     "get_handler_registry",
     "latest",
     "load",

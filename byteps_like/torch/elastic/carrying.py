@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from byteps_like.errors import InvalidArgumentError, PeerLostError
 from byteps_like.store.saving.carrying import CarriedShare, joined
@@ -48,19 +48,19 @@ class Carried:
         ranks; nothing is changed of that then."""
         if not kept:
             return
-        own = {name: CarriedShare.of(taken) for name, taken in self.shares.items()}
+        shares, self.shares = self.shares, {}
+        own = {name: CarriedShare.of(taken) for name, taken in shares.items()}
         every = allgather_object(own)
         for name, value in kept.items():
-            shares = [one[name] for one in every if name in one]
-            if not shares:
+            brought = [one[name] for one in every if name in one]
+            if not brought:
                 continue
             try:
-                manifest = joined(shares)
+                manifest = joined(brought)
             except PeerLostError as error:
                 raise ValuesLostError(str(error), operation="run") from None
-            taken = self.shares.get(name)
+            taken = shares.get(name)
             _going_on(name, value).take_over(manifest, () if taken is None else taken.contents)
-        self.shares.clear()
 
 
 def lost_with_world(kept: Mapping[str, KeptOnServers], cause: Exception) -> Carried:
@@ -81,8 +81,8 @@ def _taken(name: str, value: KeptOnServers, leaving: list[int]) -> Taken:
     kept = _going_on(name, value)
     for _ in range(_ATTEMPTS - 1):
         with suppress(PeerLostError):  # all who are left get it, and try again together
-            return kept.taken(leaving)
-    return kept.taken(leaving)
+            return replace(kept.taken(leaving), own=())
+    return replace(kept.taken(leaving), own=())
 
 
 def _going_on(name: str, value: KeptOnServers) -> GoesOn:

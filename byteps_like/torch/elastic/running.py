@@ -28,7 +28,7 @@ from byteps_like.torch.elastic.state import State
 from byteps_like.torch.elastic.termination import leaves_when_terminated
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.membership import shutdown
-from byteps_like.torch.ops.objects import broadcast_object
+from byteps_like.torch.ops.objects import allgather_object
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,8 @@ _OF_FILES = (CorruptError, SystemCallError)
 _MOST_IDLE = 5
 """Worlds in a row in which nothing is committed: the next one would fail in the same way."""
 
+
+_NO_CUT = ", and there is no cut to go on from: see save_to= of bps.elastic.run"
 
 Directory = str | os.PathLike[str]
 
@@ -122,13 +124,14 @@ def run(
 
 
 def _begin(state: State, is_new: bool, directory: Path | None, carried: Carried) -> None:
-    """All ranks have the same state then: of the newest cut if rank 0 begins, or has lost what servers kept, that is,
-    nobody is left who has it all."""
-    from_cut = is_new or bool(carried.lost)
-    if directory is not None and broadcast_object(from_cut, root_rank=0) and load(directory, state) is not None:
+    """All ranks have the same state then: of the newest cut if rank 0 begins, or a rank has lost what servers kept."""
+    every = allgather_object((is_new, carried.lost))
+    lost = next((lost for _, lost in every if lost), "")
+    from_cut = every[0][0] or bool(lost)
+    if directory is not None and from_cut and load(directory, state) is not None:
         return
-    if carried.lost:
-        raise ValuesLostError(f"{carried.lost}, and there is no cut to go on from: see save_to= of bps.elastic.run")
+    if lost:
+        raise ValuesLostError(lost + _NO_CUT)
     state.sync()
 
 
@@ -138,7 +141,7 @@ def _take_over(state: State, directory: Path | None, carried: Carried) -> None:
         carried.into_world(state.kept())
     except ValuesLostError as error:
         if directory is None or load(directory, state) is None:
-            raise
+            raise ValuesLostError(f"{error}{_NO_CUT}") from None
         logger.warning("rank %d: %s; all go on from a cut", _runtime.rank(), error)
 
 

@@ -17,34 +17,44 @@ from contextlib import contextmanager
 from byteps_like.control.calls.client import order_drain
 from byteps_like.control.members.drains import DrainOrder, DrainState
 from byteps_like.control.types import MemberRole
-from byteps_like.errors import BytePSLikeError, NotInitializedError
+from byteps_like.errors import BytePSLikeError, DeadlineError, NotInitializedError, PeerLostError
 from byteps_like.torch.job import runtime as _runtime
 
 logger = logging.getLogger(__name__)
 
 _ASK_SECONDS = 0.1
 _PATIENCE = 20.0
-"""For which it may be between two worlds."""
+"""For which it may be between two worlds, or without a scheduler."""
 
 
 @contextmanager
 def leaves_when_terminated() -> Iterator[None]:
     """Within, SIGTERM has this worker leave at its next commit. A handler that the script has set stays, and outside of
     the main thread none can be set."""
-    own = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if not own:
+    in_main, ours = threading.current_thread() is threading.main_thread(), _Handler(os.getpid())
+    if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGTERM, _on_termination)
+    signal.signal(signal.SIGTERM, ours)
     try:
         yield
     finally:
+        if signal.getsignal(signal.SIGTERM) is ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+class _Handler:
+    """Of the process `worker`: those that are forked from it inherit the handler, and end as they would without."""
+
+    def __init__(self, worker: int) -> None:
+        self._worker = worker
+
+    def __call__(self, *_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _on_termination(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_leave, name="byteps_like-leave", daemon=True).start()  # a handler must not wait
+        if os.getpid() != self._worker:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        threading.Thread(target=_leave, name="byteps_like-leave", daemon=True).start()  # a handler must not wait
 
 
 def _leave() -> None:
@@ -56,6 +66,8 @@ def _leave() -> None:
             why = "no world has formed that it could leave"
         except NotInitializedError:
             why = "it is between two worlds"
+        except (PeerLostError, DeadlineError) as error:
+            why = str(error)  # another scheduler may take its place
         except BytePSLikeError as error:
             why, end = str(error), 0.0
         if time.monotonic() > end:
@@ -68,5 +80,5 @@ def _leave() -> None:
 def _is_asked() -> bool:
     """False: a world is forming. Raises the scheduler's error where it can't leave."""
     runtime = _runtime.current()
-    progress = order_drain(runtime.config, DrainOrder(MemberRole.WORKER, runtime.worker.rank))
-    return progress.state is not DrainState.FORMING
+    order = DrainOrder(MemberRole.WORKER, runtime.worker.rank, replace=True)  # the job is to stay as large as it is
+    return order_drain(runtime.config, order).state is not DrainState.FORMING

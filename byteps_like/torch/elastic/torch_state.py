@@ -127,9 +127,9 @@ class OptimizerStateHandler(StateHandler[torch.optim.Optimizer]):
 
     def sync(self) -> None:
         """See StateHandler. What codecs of this rank have left out stays its own."""
-        own = self.value.state_dict()[MEMORY] if MEMORY in self._saved else None
+        own = self.value.state_dict().get(MEMORY) if MEMORY in self._saved else None
         broadcast_optimizer_state(self.value, root_rank=0)
-        if own is not None:
+        if own:
             self.value.load_state_dict(with_residuals(self.value.state_dict(), own))
         self.save()
 

@@ -116,7 +116,7 @@ class LowComm:
         self._inner = inner
         self._rounds: OuterRounds | None = None
         self._hook: RemovableHandle | None = None
-        self._carried: Position | None = None
+        self._carried = b""
         self.steps = 0
         """Of the inner optimizer, that were made within `with` blocks."""
 
@@ -202,8 +202,7 @@ class LowComm:
         if self._terms.upper is not None:
             raise InvalidArgumentError("this LowComm has an upper group, so it is of one world: restore a cut")
         if self._rounds is not None:
-            position = self._position(self._rounds)
-            self._carried = {**position, "inner": deepcopy(position["inner"])}
+            self._carried = b"".join(packed(self._position(self._rounds)))
         for one in self._fragments:
             one.give_up()
         self._rounds = None
@@ -216,8 +215,8 @@ class LowComm:
         with rounds.saved() as saved:
             hand_over(saved, manifest, contents)
         own = self._carried
-        first: Position = broadcast_object(own, root_rank=0) if any(allgather_object(own is None)) else {}
-        self._take(rounds, own or first, is_own=own is not None)
+        first = b"" if all(allgather_object(bool(own))) else broadcast_object(own, root_rank=0)
+        self._take(rounds, unpacked(memoryview(own or first)), is_own=bool(own))
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Goes on from a checkpoint, from any number of ranks and servers, or none: with the common weights, the rank's
@@ -279,7 +278,7 @@ class LowComm:
         return {"rank": rank, "steps": self.steps, "fragments": fragments, "inner": inner, "rounds": rounds.own()}
 
     def _take(self, rounds: OuterRounds, found: Position, *, is_own: bool) -> None:
-        self._carried = None
+        self._carried = b""
         rounds.restored()
         rounds.take_own(found["rounds"], is_own=is_own)
         for one, state, common in zip(self._fragments, found["fragments"], rounds.values, strict=True):

@@ -74,6 +74,8 @@ def without_residuals(state: dict[str, Any]) -> dict[str, Any]:
 
 def with_residuals(state: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """A state_dict of another rank, for this one: what its codecs have left out is as in `own`, which `saved` gave."""
+    if MEMORY not in state:
+        return state
     shared, mine = state[MEMORY]["parameters"], own["parameters"]
     parameters = {
         name: {

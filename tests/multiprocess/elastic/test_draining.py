@@ -106,7 +106,7 @@ def test_who_can_not_leave_is_said_in_a_line(tmp_path: Path, warm_python: list[s
 
 
 def test_who_can_not_leave_ends_at_once(tmp_path: Path, warm_python: list[str]) -> None:
-    """As SIGTERM ends any process; so does a second one."""
+    """As SIGTERM ends any process."""
     with (
         Processes(2, 1, elastic=True, min_workers=2) as cluster,
         ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
