@@ -85,7 +85,7 @@ def test_what_was_saved_is_used_after_the_first_step(runtimes, tmp_path):
 
     def search(rank: int) -> None:
         model, optimizer = made([TOGETHER, APART], path)
-        train(model, optimizer, 1 + 2 * TRIAL, 0.01 if rank == 0 else 0.0)
+        train(model, optimizer, 1 + 2 * TRIAL, 0.05 if rank == 0 else 0.0)
         optimizer.finish()
 
     def use(_: int) -> tuple[str, str]:

@@ -133,6 +133,25 @@ def test_epoch_after_epoch_until_the_job_ends(rig: Rig) -> None:
     assert rig.door.epochs[-1] == -1
 
 
+def test_what_one_epoch_has_failed_with_does_not_fail_the_next(rig: Rig) -> None:
+    """The store says late what it was told to fail with."""
+    thread, _ = run(rig.server())
+    client, _ = rig.worker()
+    store = rig.stores[0]
+    client.report(StalledError("rank 0 waits for ever"))
+    assert store.failed.wait(10)
+    client.leave()
+    client, world = rig.worker()
+    assert world.number == 2
+    store.failed.clear()
+    store.notify(StalledError(store.failures[0]), True)
+    store.notify(MismatchError("something else"), True)
+    assert store.failed.wait(10)
+    assert "something else" in store.failures[1] and isinstance(client.error, MismatchError)
+    client.leave()
+    thread.join(20)
+
+
 def test_stats_and_draining(rig: Rig) -> None:
     thread, _ = run(rig.server())
     client, world = rig.worker()
