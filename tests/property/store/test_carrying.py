@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -56,6 +56,10 @@ class Held(Saved):
         raise NotImplementedError
 
     @override
+    def bring_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
+        raise NotImplementedError
+
+    @override
     def commit(self, manifest: Manifest) -> None:
         raise NotImplementedError
 
@@ -92,5 +96,13 @@ def test_shares_of_those_who_stay_make_any_other_cut(before, after, there, leavi
 
 def test_a_share_that_is_missing_is_named():
     shares = [CarriedShare.of(take(Held([4, 8, 12], rank, (0, 1, 2)))) for rank in range(3)]
-    with pytest.raises(PeerLostError, match="'w' isn't whole any more: rank 0, 2 of the world before"):
+    with pytest.raises(PeerLostError, match="'w' aren't whole any more: rank 0, 2 of the world before"):
         joined(shares[1:2])
+
+
+def test_a_rank_that_had_nothing_may_be_missing():
+    """Of two partitions on three ranks."""
+    shares = [CarriedShare.of(take(Held([4, 8], rank, (0, 1, 2)))) for rank in range(3)]
+    assert len(joined(shares[:2]).tensors["w"].pieces) == 2
+    with pytest.raises(PeerLostError, match="rank 1 of the world before is gone"):
+        joined([shares[0], shares[2]])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -76,6 +76,7 @@ class Bytes(Saved):
 
     def clear(self) -> None: ...
     def bring(self, manifest: Manifest, read: ReadPiece) -> None: ...
+    def bring_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None: ...
     def commit(self, manifest: Manifest) -> None: ...
     def settle(self, manifest: Manifest) -> None: ...
 
