@@ -56,12 +56,13 @@ def joined(shares: Sequence[CarriedShare]) -> Manifest:
 
 def _is_whole(name: str, tensor: SavedTensor) -> bool:
     """Of a table nobody can tell: any rank may have had rows of it."""
-    nbytes = math.prod(tensor.shape) * DType[tensor.dtype.upper()].itemsize
+    if tensor.is_table:
+        return False
     try:
-        overlapping(tensor.pieces, 0, nbytes, name)
+        overlapping(tensor.pieces, 0, math.prod(tensor.shape) * DType[tensor.dtype.upper()].itemsize, name)
     except CorruptError:
         return False
-    return not tensor.is_table
+    return True
 
 
 def hand_over(saved: Saved, manifest: Manifest, contents: Sequence[SavedContent]) -> None:

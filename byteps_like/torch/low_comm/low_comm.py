@@ -94,8 +94,7 @@ class LowComm:
             the next one. "sparseloco" is SparseLoCo: 146 times fewer bytes. They go from every rank to every other, but
             with a quorum, `upper` or `on_loss` to servers, and the common weights come back as they are.
         upper: a group of servers above this job's and those of other sites (docs/how-to/sites.md), as in HALoS.
-        on_loss: "raise", or "finish": when a rank dies the others go on (docs/how-to/survive-losses.md), which needs
-            servers. None is what the job does with all else: elastic ones "finish".
+        on_loss: "raise", or "finish", which needs servers: when a rank dies the others go on. None: as all of the job.
 
         Raises InvalidArgumentError for values out of bounds and parameters that can't be averaged, TypeError for
         arguments that nobody knows.

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from byteps_like.control.calls import leaving
 from byteps_like.errors import ConfigError
 from byteps_like.launch.elastic import discovery, remote
 from byteps_like.launch.elastic.discovery import Discovery
@@ -195,3 +196,11 @@ def test_who_has_left_as_asked_is_replaced_only_if_that_was_asked_for(replace: b
     assert begin(slots, REST_SECONDS + 1) == ([(0, "a")] if replace else [])
     slots.ended(next(one for one in slots._slots.values() if one.number == 1), 9.0)
     assert begin(slots, 9.0) == [(1, "a")], "who dies is replaced, as before"
+
+
+def test_a_worker_elsewhere_is_told_how_to_say_that_it_has_left(tmp_path: Path) -> None:
+    """Else it would end with 0, as if the job were done."""
+    secret = tmp_path / "secret"
+    secret.write_text("of the job")
+    here = {"BYTEPS_LIKE_SECRET_FILE": str(secret), leaving.WANTED: "1", "HOME": "/not/there"}
+    assert json.loads(remote.told(here)) == {"BYTEPS_LIKE_SECRET": "of the job", leaving.WANTED: "1"}

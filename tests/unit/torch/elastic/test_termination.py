@@ -1,0 +1,52 @@
+"""SIGTERM while `bps.elastic.run` trains: whose handler it finds."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+
+import pytest
+
+from byteps_like.torch.elastic.termination import leaves_when_terminated
+
+
+@pytest.mark.processes
+def test_a_forked_child_ends_as_it_would_without() -> None:
+    """It has nothing to leave, and must not ask for its parent to."""
+    with leaves_when_terminated():
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+        child.terminate()
+        child.join(10)
+    assert child.exitcode == -signal.SIGTERM
+
+
+def test_a_handler_of_the_script_stays() -> None:
+    def own(*_: object) -> None: ...
+
+    before = signal.signal(signal.SIGTERM, own)
+    try:
+        with leaves_when_terminated():
+            assert signal.getsignal(signal.SIGTERM) is own
+        assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_one_that_is_set_meanwhile_stays() -> None:
+    def own(*_: object) -> None: ...
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with leaves_when_terminated():
+            signal.signal(signal.SIGTERM, own)
+        assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_the_default_is_back_afterwards() -> None:
+    with leaves_when_terminated():
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
