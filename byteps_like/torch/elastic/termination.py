@@ -31,30 +31,47 @@ _PATIENCE = 20.0
 def leaves_when_terminated() -> Iterator[None]:
     """Within, SIGTERM has this worker leave at its next commit. A handler that the script has set stays, and outside of
     the main thread none can be set."""
-    in_main, ours = threading.current_thread() is threading.main_thread(), _Handler(os.getpid())
+    in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGTERM, ours)
+    signal.signal(signal.SIGTERM, _on_sigterm)
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGTERM) is ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _set_default()
 
 
-class _Handler:
-    """Of the process `worker`: those that are forked from it inherit the handler, and end as they would without."""
+def _on_sigterm(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_leave, name="byteps_like-leave", daemon=True).start()  # a handler must not wait
 
-    def __init__(self, worker: int) -> None:
-        self._worker = worker
 
-    def __call__(self, *_: object) -> None:
+def _set_default() -> None:
+    if signal.getsignal(signal.SIGTERM) is _on_sigterm:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if os.getpid() != self._worker:
-            os.kill(os.getpid(), signal.SIGTERM)
-            return
-        threading.Thread(target=_leave, name="byteps_like-leave", daemon=True).start()  # a handler must not wait
+
+
+class _Fork:
+    """Children inherit the handler, but have no worker to leave: they end as they would without it. A signal must wait
+    until the child has the default back, since Python drops what reaches a child before that."""
+
+    def __init__(self) -> None:
+        self._masks = threading.local()  # threads may fork at once
+
+    def begin(self) -> None:
+        self._masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def end(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._masks.before)
+
+    def end_in_child(self) -> None:
+        _set_default()
+        self.end()
+
+
+_fork = _Fork()
+os.register_at_fork(before=_fork.begin, after_in_parent=_fork.end, after_in_child=_fork.end_in_child)
 
 
 def _leave() -> None:

@@ -13,13 +13,15 @@ from byteps_like.torch.elastic.termination import leaves_when_terminated
 
 @pytest.mark.processes
 def test_a_forked_child_ends_as_it_would_without() -> None:
-    """It has nothing to leave, and must not ask for its parent to."""
+    """It has nothing to leave, and must not ask for its parent to. It mostly is still being forked when the signal
+    reaches it."""
     with leaves_when_terminated():
         child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
         child.start()
         child.terminate()
         child.join(10)
     assert child.exitcode == -signal.SIGTERM
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_a_handler_of_the_script_stays() -> None:
