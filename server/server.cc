@@ -13,9 +13,9 @@ Server::Server(Options options) : options_(std::move(options)) {
     shard.kernel_queue_bytes = options_.kernel_queue_bytes;
     shard.segment_bytes = std::clamp<size_t>(options_.segment_bytes, 1, kMaxPayload);
     shard.policies = options_.policies;
-    shard.on_event = [this](Code code, const std::string& text, bool fatal) {
-      if (fatal) Fail(code, text);
-      if (options_.on_event) options_.on_event(code, text, fatal);
+    shard.on_event = [this](uint32_t epoch, Code code, const std::string& text, bool fatal) {
+      if (fatal) Fail(epoch, code, text);
+      if (options_.on_event) options_.on_event(epoch, code, text, fatal);
     };
     shards_.push_back(std::make_unique<Shard>(std::move(shard)));
   }
@@ -77,8 +77,8 @@ EngineOptions Server::Relaying(const ShardWorld& world, size_t least_segment) co
   return relaying;
 }
 
-void Server::Fail(Code code, const std::string& text) {
-  for (auto& shard : shards_) shard->Fail(code, text);
+void Server::Fail(uint32_t epoch, Code code, const std::string& text) {
+  for (auto& shard : shards_) shard->Fail(epoch, code, text);
 }
 
 void Server::LeaveOut(uint32_t epoch, uint32_t rank) {

@@ -35,7 +35,7 @@ class Server {
   void SetWorld(const ShardWorld& world);  // links of another epoch are refused from here on
   // Of an aggregator: `owners` are the shards that its sums go on to. Blocks while it connects to them.
   void SetWorld(const ShardWorld& world, const std::vector<ShardAddress>& owners, size_t least_segment);
-  void Fail(Code code, const std::string& text);
+  void Fail(uint32_t epoch, Code code, const std::string& text);  // this epoch, for all workers
   void LeaveOut(uint32_t epoch, uint32_t rank);       // a worker of this epoch has died, and the others go on
   void GoOnWithout(uint32_t epoch, uint32_t server);  // the same of another server
   void Stop();

@@ -59,8 +59,10 @@ void Shard::AddLink(std::unique_ptr<Stream> stream, const Admitted& who) {
   loop_.Post([this, shared, who] { Install(std::move(*shared), who); });
 }
 
-void Shard::Fail(Code code, const std::string& text) {
-  loop_.Post([this, code, text] { FailOnLoop(code, text); });
+void Shard::Fail(uint32_t epoch, Code code, const std::string& text) {
+  loop_.Post([this, epoch, code, text] {
+    if (epoch == world_.epoch) FailOnLoop(code, text);
+  });
 }
 
 void Shard::Reset(const ShardWorld& world, const std::shared_ptr<Relay>& relay, const Status& connected,
@@ -185,7 +187,7 @@ void Shard::FailOnLoop(Code code, const std::string& text) {
   for (auto& peer : peers_)
     if (peer->link) SendText(*peer, FrameType::kError, failure_.code(), failure_.message());
   if (relay_) relay_->Abort(failure_);
-  options_.on_event(failure_.code(), failure_.message(), true);
+  options_.on_event(world_.epoch, failure_.code(), failure_.message(), true);
 }
 
 void Shard::Blame(const Peer& peer, const std::string& what) {

@@ -59,8 +59,8 @@ struct ShardWorld {
   uint32_t size() const { return static_cast<uint32_t>(workers.size()); }
 };
 
-// A shard noticed something the whole job must hear of. Called on the shard's thread; must not block.
-using ShardEvent = std::function<void(Code code, const std::string& text, bool fatal)>;
+// A shard noticed something in this epoch that the whole job must hear of. Called on the shard's thread; must not block.
+using ShardEvent = std::function<void(uint32_t epoch, Code code, const std::string& text, bool fatal)>;
 
 struct ShardStats {  // written by the shard, read from any thread
   std::atomic<uint64_t> memory{0}, keys{0}, rounds{0}, open_rounds{0}, links{0};
@@ -100,8 +100,8 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink, private
   void SetWorld(const ShardWorld& world, EngineOptions relaying, const std::vector<ShardAddress>& owners);
   // Replaces an older link of the same member: one that was let in late does not replace its successor.
   void AddLink(std::unique_ptr<Stream> stream, const Admitted& who);
-  void Stop();                                        // closes all links, joins the thread; later calls do nothing
-  void Fail(Code code, const std::string& text);      // tells every worker; later frames are dropped
+  void Stop();  // closes all links, joins the thread; later calls do nothing
+  void Fail(uint32_t epoch, Code code, const std::string& text);  // tells every worker; later frames are dropped
   void LeaveOut(uint32_t epoch, uint32_t rank);       // a worker of this epoch has died, and the others go on
   void GoOnWithout(uint32_t epoch, uint32_t server);  // the same of another server
   const ShardStats& stats() const { return stats_; }

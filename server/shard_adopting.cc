@@ -65,7 +65,7 @@ void Shard::CheckAdoptions() {
   if (age >= world_.stall_timeout) return FailOnLoop(Code::kStalled, text);
   bool news = false;
   for (const uint32_t rank : wait->waiting) news = WarnOfWait(*peers_[rank], text) || news;
-  if (news) options_.on_event(Code::kStalled, text, false);
+  if (news) options_.on_event(world_.epoch, Code::kStalled, text, false);
 }
 
 }  // namespace byteps_like

@@ -149,7 +149,7 @@ void Shard::Warn(const Round& round, const std::string& text) {
     peer->warned = news = true;
     if (peer->control.empty()) SendText(*peer, FrameType::kWarning, Code::kStalled, text);
   }
-  if (news) options_.on_event(Code::kStalled, text, false);
+  if (news) options_.on_event(world_.epoch, Code::kStalled, text, false);
 }
 
 }  // namespace byteps_like

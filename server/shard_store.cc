@@ -154,7 +154,7 @@ void Shard::CheckStoreStalls() {
     std::snprintf(shown, sizeof shown, ", for %.1f s", seconds);
     if (seconds >= world_.stall_timeout) return FailOnLoop(Code::kStalled, wait.text + shown);
     if (WarnOfWait(*peers_[wait.rank], wait.text + shown) && !std::exchange(news, true))
-      options_.on_event(Code::kStalled, wait.text + shown, false);
+      options_.on_event(world_.epoch, Code::kStalled, wait.text + shown, false);
   }
 }
 

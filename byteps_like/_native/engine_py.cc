@@ -34,6 +34,8 @@ Deadline After(double seconds) {
 
 class PyEngine {
  public:
+  using Events = EventQueue<int, std::string, bool>;  // code, text, fatal
+
   PyEngine(EngineOptions options, std::vector<ShardAddress> shards) {
     options.on_event = [this](Code code, const std::string& text, bool fatal) {
       events_.Push(static_cast<int>(code), text, fatal);
@@ -112,7 +114,7 @@ class PyEngine {
     fork_guard_.Check();
     return *engine_;
   }
-  EventQueue& events() { return events_; }
+  Events& events() { return events_; }
 
  private:
   static constexpr double kSlice = 0.2;
@@ -120,7 +122,7 @@ class PyEngine {
   std::map<std::pair<std::string, uint32_t>, CodecPointer> codecs_;  // by text and size of the world
   KernelTable kernels_;
   std::map<CodecPointer, GpuCodecPointer> twins_;
-  EventQueue events_;
+  Events events_;
   std::unique_ptr<Engine> engine_;
 };
 

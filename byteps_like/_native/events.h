@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "csrc/base/status.h"
 
@@ -65,14 +66,15 @@ class ForkGuard {
   const uint32_t forks_ = Forks();
 };
 
+template <typename... Fields>
 class EventQueue {
  public:
-  using Event = std::tuple<int, std::string, bool>;  // code (or log level), text, fatal
+  using Event = std::tuple<Fields...>;
 
-  void Push(int code, const std::string& text, bool fatal) {
+  void Push(Fields... fields) {
     std::lock_guard lock(mutex_);
     if (events_.size() >= kMost) events_.pop_front();
-    events_.emplace_back(code, text, fatal);
+    events_.emplace_back(std::move(fields)...);
     changed_.notify_one();
   }
 
@@ -115,7 +117,6 @@ void BindHost(nanobind::module_& m);
 void BindInprocLink(nanobind::module_& m);
 void BindKernels(nanobind::module_& m);
 void BindLedger(nanobind::module_& m);
-void BindLog(nanobind::module_& m);
 void BindRdma(nanobind::module_& m);
 void BindLowRank(nanobind::module_& m);
 void BindProgram(nanobind::module_& m);

@@ -37,7 +37,6 @@ NB_MODULE(_core, m) {
   byteps_like::BindInprocLink(m);
   byteps_like::BindKernels(m);
   byteps_like::BindLedger(m);
-  byteps_like::BindLog(m);
   byteps_like::BindRdma(m);
   byteps_like::BindLowRank(m);
   byteps_like::BindProgram(m);

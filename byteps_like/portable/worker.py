@@ -67,8 +67,8 @@ class Control(Protocol):
     def barrier(self, name: str, timeout: float) -> None:
         """Waits for all ranks."""
 
-    def report(self, error: BytePSLikeError) -> None:
-        """Tells everybody of a failure that this member saw."""
+    def report(self, error: BytePSLikeError, epoch: int) -> None:
+        """Tells everybody of a failure that this member saw in this epoch."""
 
     def waiting(self, what: Waiting | None) -> None:
         """What this rank is blocked on."""
@@ -134,7 +134,7 @@ class PortableWorker(Stands):
     def __init__(self, options: PortableOptions, client: Control) -> None:
         self._standing = options.standing
         self.stall_timeout, self.seal_key = options.stall_timeout, options.seal_key
-        self._client = client
+        self._client, self._epoch = client, options.epoch
         self._catalogue = Catalogue(client.declare)
         self._lock = threading.Lock()
         self._rounds: Counter[int] = Counter()
@@ -366,7 +366,7 @@ class PortableWorker(Stands):
         met = from_code(error.code, text, rank=self.rank, peer=error.peer)
         logger.error("%s", met)
         self._verdict.met(met)
-        self._client.report(met)
+        self._client.report(met, self._epoch)
 
     def changes(self) -> int:
         """See worker.api.HearsOfChanges."""

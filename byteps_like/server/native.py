@@ -15,8 +15,9 @@ from byteps_like.control.types import Member, View
 from byteps_like.errors import BytePSLikeError, from_code
 from byteps_like.server.figures import KeptFigures, figures_of
 
-ServerEvent = Callable[[BytePSLikeError, bool], None]
-"""Called with what a shard noticed (a stall, ranks that disagree, a budget used up) and whether it ends the job."""
+ServerEvent = Callable[[int, BytePSLikeError, bool], None]
+"""Called with the epoch in which a shard noticed something, what (a stall, ranks that disagree, a budget used up), and
+whether that ends the epoch."""
 
 Reach = Callable[[Member], Sequence[str]]
 """The addresses by which a server can be reached from here, best first."""
@@ -111,7 +112,7 @@ class NativeServer:
 
     def fail(self, error: BytePSLikeError) -> None:
         """Tells all workers of this epoch that the job has failed, and why."""
-        self._core.fail(int(error.code), str(error))
+        self._core.fail(self._epoch, int(error.code), str(error))
 
     def leave_out(self, ranks: Sequence[int]) -> None:
         """These workers of the view have died. Their links are closed; what only they were to bring isn't waited for,
@@ -157,5 +158,5 @@ class NativeServer:
         while not self._stopped.is_set():
             event = self._core.next_event(_POLL)
             if event is not None:
-                code, text, fatal = event
-                self._on_event(from_code(code, text), fatal)
+                epoch, code, text, fatal = event
+                self._on_event(epoch, from_code(code, text), fatal)

@@ -38,7 +38,8 @@ from byteps_like.timeline.records import SERVERS
 
 log = logging.getLogger(__name__)
 
-Notify = Callable[[BytePSLikeError, bool], None]
+Notify = Callable[[int, BytePSLikeError, bool], None]
+"""Called with the epoch, what a store has noticed in it, and whether that ends it."""
 
 
 class ServerStore(Protocol):
@@ -129,7 +130,6 @@ class ServerProcess:
         self._door: PortableDoor | None = None
         self._traced: int | None = None
         self._meter: CardMeter | None = None
-        self._told = ""  # what the last epoch has failed with, in the scheduler's words
         self.on_rank: Callable[[int], None] | None = None
         """Called with this server's rank when an epoch begins."""
 
@@ -240,16 +240,12 @@ class ServerProcess:
             self._parts.callback(serve_metrics(place, self._counters, labels, self._store.kept))
             self._ports.share("metrics")
 
-    def _on_store_event(self, error: BytePSLikeError, fatal: bool) -> None:
-        """What the scheduler has said itself isn't reported: it would fail the next epoch, if that has begun by now."""
-        if not fatal:
-            self._client.warn(error)
-        elif str(error) != self._told:
-            self._client.report(error)
+    def _on_store_event(self, epoch: int, error: BytePSLikeError, fatal: bool) -> None:
+        tell = self._client.report if fatal else self._client.warn
+        tell(error, epoch)
 
     def _on_event(self, event: WatchEvent) -> None:
         if event.kind is EventKind.FAILED and event.error is not None:
-            self._told = str(event.error)
             self._store.fail(event.error)
         elif event.kind is EventKind.LOST:
             self._store.leave_out(event.ranks)

@@ -1,4 +1,4 @@
-// Log records of the native core. The binding hands them to Python's `logging`; without it they go to standard error.
+// Log records of the native core. They go to standard error unless a sink is set.
 #pragma once
 
 #include <cstdint>

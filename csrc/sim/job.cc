@@ -196,7 +196,7 @@ void Job::RunServer(uint32_t number) {
   options.urls = {UrlOf(number)};
   options.shards = plan_.shards;
   options.segment_bytes = plan_.segment_bytes;
-  options.on_event = [this, process](Code code, const std::string& text, bool fatal) {
+  options.on_event = [this, process](uint32_t, Code code, const std::string& text, bool fatal) {
     OnEvent(process, code, text, fatal);
   };
   auto started = Server::Start(std::move(options));
@@ -265,7 +265,7 @@ void Job::Spread(Code code, const std::string& text) {
 void Job::Announce(Code code, const std::string& text) {
   Note(0, '*', "all are told: " + text);
   for (const ServerProcess& one : servers_)
-    if (one.server != nullptr && !one.dead) one.server->Fail(code, text);
+    if (one.server != nullptr && !one.dead) one.server->Fail(1, code, text);
   for (uint32_t rank = 0; rank < plan_.workers; ++rank)
     if (!workers_[rank].dead && !workers_[rank].ended) members_[rank]->Fail(code, text);
 }

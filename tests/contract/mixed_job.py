@@ -52,9 +52,9 @@ class ServerMember:
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
 
-    def _on_event(self, error: BytePSLikeError, fatal: bool) -> None:
+    def _on_event(self, epoch: int, error: BytePSLikeError, fatal: bool) -> None:
         if fatal:
-            self.client.report(error)
+            self.client.report(error, epoch)
 
     def _serve(self) -> None:
         try:

@@ -48,8 +48,9 @@ class Alone:
         """Is told of what the worker reports."""
         self._heard.append(callback)
 
-    def report(self, error: BytePSLikeError) -> None:
+    def report(self, error: BytePSLikeError, epoch: int) -> None:
         """Ends the job."""
+        del epoch
         for callback in self._heard:
             callback(WatchEvent(EventKind.FAILED, "", error))
 

@@ -25,9 +25,11 @@ using Owners = std::vector<std::tuple<uint32_t, uint32_t, std::vector<std::strin
 // A server and its events. Stopping joins threads: always without the GIL.
 class PyServer {
  public:
+  using Events = EventQueue<uint32_t, int, std::string, bool>;  // epoch, code, text, fatal
+
   explicit PyServer(Server::Options options) {
-    options.on_event = [this](Code code, const std::string& text, bool fatal) {
-      events_.Push(static_cast<int>(code), text, fatal);
+    options.on_event = [this](uint32_t epoch, Code code, const std::string& text, bool fatal) {
+      events_.Push(epoch, static_cast<int>(code), text, fatal);
     };
     auto server = Server::Start(std::move(options));
     ThrowIfFailed(server.status());
@@ -49,11 +51,11 @@ class PyServer {
     fork_guard_.Check();
     return *server_;
   }
-  EventQueue& events() { return events_; }
+  Events& events() { return events_; }
 
  private:
   const ForkGuard fork_guard_;
-  EventQueue events_;
+  Events events_;
   std::unique_ptr<Server> server_;
 };
 
@@ -153,10 +155,10 @@ void BindServer(nb::module_& m) {
           "workers that are gone.")
       .def(
           "fail",
-          [](PyServer& self, int code, const std::string& text) {
-            self.server().Fail(CodeFrom(static_cast<uint32_t>(code)), text);
+          [](PyServer& self, uint32_t epoch, int code, const std::string& text) {
+            self.server().Fail(epoch, CodeFrom(static_cast<uint32_t>(code)), text);
           },
-          nb::arg("code"), nb::arg("text"))
+          nb::arg("epoch"), nb::arg("code"), nb::arg("text"), "This epoch has failed, for all its workers.")
       .def(
           "leave_out", [](PyServer& self, uint32_t epoch, uint32_t rank) { self.server().LeaveOut(epoch, rank); },
           nb::arg("epoch"), nb::arg("rank"), "This worker of the epoch has died, and the others go on.")
@@ -167,7 +169,7 @@ void BindServer(nb::module_& m) {
       .def(
           "next_event",
           [](PyServer& self, double seconds) { return BlockWithoutGil([&] { return self.events().Pop(seconds); }); },
-          nb::arg("seconds"), "(code, text, fatal), or None after `seconds` or once stopped.")
+          nb::arg("seconds"), "(epoch, code, text, fatal), or None after `seconds` or once stopped.")
       .def(
           "stats",
           [](PyServer& self) {

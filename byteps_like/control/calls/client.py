@@ -212,13 +212,14 @@ class ControlClient:
 
     # --- what members tell ---
 
-    def report(self, error: BytePSLikeError) -> None:
-        """This member saw the job fail: everybody gets the error. Returns at once; safe in event callbacks."""
-        self._post(error, warning=False)
+    def report(self, error: BytePSLikeError, epoch: int) -> None:
+        """This member saw the job fail in this epoch: everybody gets the error, unless another one has begun. Returns
+        at once; safe in event callbacks."""
+        self._post(error, epoch, warning=False)
 
-    def warn(self, error: BytePSLikeError) -> None:
-        """Everybody logs this. Returns at once."""
-        self._post(error, warning=True)
+    def warn(self, error: BytePSLikeError, epoch: int) -> None:
+        """Everybody logs this, as long as this epoch runs. Returns at once."""
+        self._post(error, epoch, warning=True)
 
     def waiting(self, what: Waiting | None) -> None:
         """What this rank is blocked on, or None: rides on the next heartbeats. Returns at once."""
@@ -275,11 +276,12 @@ class ControlClient:
             raise ShutdownError("this member has left the job")
         return session
 
-    def _post(self, error: BytePSLikeError, *, warning: bool) -> None:
+    def _post(self, error: BytePSLikeError, epoch: int, *, warning: bool) -> None:
         session = self._session
         if session is None or session.closed or session.error is not None:
             return
-        request = pb.ReportRequest(member_id=session.id, error=wire.error_to_wire(error), warning=warning)
+        said = wire.error_to_wire(error)
+        request = pb.ReportRequest(member_id=session.id, error=said, warning=warning, epoch=epoch)
         self._loop.submit(session.post("Report", request))
 
     def _on_event(self, event: WatchEvent) -> None:

@@ -286,7 +286,7 @@ class SchedulerService:
             request.error.text = self._declarations.name_keys(request.error.text)
         error = wire.error_from_wire(request.error)
         act = self.membership.warn if request.warning else self.membership.report
-        act(request.member_id, error, self._loop.time())
+        act(request.member_id, request.epoch, error, self._loop.time())
         self._after()
         return pb.ReportReply()
 

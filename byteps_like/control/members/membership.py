@@ -301,18 +301,23 @@ class Membership:
             if seat.waiting is not None and seat.waiting["name"] in epoch.given_up:
                 seat.waiting, seat.waiting_reports = None, 0
 
-    def report(self, id: str, error: BytePSLikeError, now: float) -> None:
-        """A member saw a failure. A lost peer is left to our own eyes for a moment, which know it by host and pid."""
+    def report(self, id: str, epoch: int, error: BytePSLikeError, now: float) -> None:
+        """A member saw a failure in this epoch. A lost peer is left to our own eyes for a moment, which know it by host
+        and pid."""
         self.running(id)
+        if epoch != self._current().number:
+            return
         if not isinstance(error, PeerLostError):
             self.fail(error, now)
         elif self._report.at() is None:
             self._reported = error
             self._report.start(now + self.patience.grace + 0.2)
 
-    def warn(self, id: str, error: BytePSLikeError, now: float) -> None:
+    def warn(self, id: str, epoch: int, error: BytePSLikeError, now: float) -> None:
         """A member warns everybody; a stalled round after a worker has left is a failure: nobody will complete it."""
         self.running(id)
+        if epoch != self._current().number:
+            return
         gone = self._current().left()
         if isinstance(error, StalledError) and gone and not self._current().can_lose_workers:
             text = f"{error}; {describe_all(gone)} left the job and will not contribute"

@@ -111,7 +111,8 @@ class NativeWorker(Stands):
         self._kept = KeptTensors(self)
         # Where there is a server on this host, it looks at the card.
         beside = any(server.host_id == own_host_id for server in view.servers)
-        self.steps = StepLog(view.number)
+        self._epoch = view.number
+        self.steps = StepLog(self._epoch)
         """See worker.engine.step_log.LogsSteps."""
         self._meter = None if beside or not view.servers else open_meter(config, own_host(config))
         self._started: dict[str, tuple[int, Any]] = {}  # name -> its newest round, and the operation
@@ -509,7 +510,7 @@ class NativeWorker(Stands):
         if not fatal:
             logger.warning("rank %d: %s", self.rank, named)
         elif self._verdict.met(error := from_code(code, f"rank {self.rank}: {named}", rank=self.rank)):
-            self._client.report(error)
+            self._client.report(error, self._epoch)
 
     def changes(self) -> int:
         """See worker.api.HearsOfChanges."""

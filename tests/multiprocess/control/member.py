@@ -36,12 +36,14 @@ class MemberProcess:
         self.config = config
         self.role = MemberRole(config.role)
         self.client = ControlClient(config)
+        self.epoch = 0
 
     def join(self, rank: int = -1, **changes: Any) -> dict[str, Any]:
         self.client = ControlClient(Config.from_env(**changes))
         urls = ("tcp://127.0.0.1:1",) if self.role is MemberRole.SERVER else ()
         member = Member(self.role, rank, "boot", "here", os.getpid(), urls, shards=2)
         world = self.client.join(member)
+        self.epoch = world.number
         self.client.on_event(self.hear)
         if self.role is MemberRole.SERVER:
             self.client.ready(world)
@@ -49,6 +51,7 @@ class MemberProcess:
 
     def next_view(self) -> dict[str, Any]:
         world = self.client.next_view()
+        self.epoch = world.number
         self.client.ready(world)
         return {"epoch": world.number}
 
@@ -61,7 +64,7 @@ class MemberProcess:
         return {}
 
     def report(self, text: str) -> dict[str, Any]:
-        self.client.report(StalledError(text))
+        self.client.report(StalledError(text), self.epoch)
         return {}
 
     def leave(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ std::unique_ptr<Server> StartServer(const std::string& url, uint32_t epoch, uint
   options.job = Job(epoch).job;
   options.secret = Job(epoch).secret;
   options.urls = {url};
-  options.on_event = Nothing;
+  options.on_event = [](uint32_t, Code, const std::string&, bool) {};
   auto server = Server::Start(std::move(options));
   REQUIRE_MESSAGE(server.ok(), server.status().message());
   (*server)->SetWorld({epoch, NumbersOf(workers), 20, 60, 0, ServerNumberOf(0)});

@@ -118,7 +118,7 @@ class Cluster {
       warnings.push_back(text);
     }
     if (!fatal || !options_.tells_all || !formed_) return;
-    for (const auto& server : servers_) server->Fail(code, text);
+    for (const auto& server : servers_) server->Fail(1, code, text);
   }
 
   std::unique_ptr<Server> StartServer() {
@@ -129,7 +129,7 @@ class Cluster {
     server.shards = options_.shards;
     server.segment_bytes = options_.segment_bytes;
     server.memory_limit = options_.memory_limit;
-    server.on_event = [this](Code code, const std::string& text, bool fatal) { Note(code, text, fatal); };
+    server.on_event = [this](uint32_t, Code code, const std::string& text, bool fatal) { Note(code, text, fatal); };
     auto started = Server::Start(std::move(server));
     if (!started.ok()) throw std::runtime_error(started.status().message());
     return std::move(*started);

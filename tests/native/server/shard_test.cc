@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <future>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -100,7 +101,7 @@ TEST_CASE("over a new link no result goes out before the rank has said what it h
 }
 
 TEST_CASE("a link that was let in late does not replace its successor") {
-  Shard shard({.on_event = [](Code, const std::string&, bool) {}});
+  Shard shard({.on_event = [](uint32_t, Code, const std::string&, bool) {}});
   REQUIRE(shard.Start().ok());
   shard.SetWorld({1, NumbersOf(1)});
   auto first = MakeStreams(FreshUrl("inproc")), second = MakeStreams(FreshUrl("inproc"));
@@ -125,7 +126,7 @@ TEST_CASE("a rank that leaves in the middle of its contribution is named at once
 }
 
 TEST_CASE("a rank that has died is waited for no more, and its link stays closed") {
-  Shard shard({.on_event = [](Code, const std::string&, bool) {}});
+  Shard shard({.on_event = [](uint32_t, Code, const std::string&, bool) {}});
   REQUIRE(shard.Start().ok());
   shard.SetWorld({1, NumbersOf(2)});
   auto dead = MakeStreams(FreshUrl("inproc")), again = MakeStreams(FreshUrl("inproc")),
@@ -196,10 +197,29 @@ TEST_CASE("a rank that fails without a reason, or with one that nobody knows, fa
 TEST_CASE("a server that is failed without a reason fails") {
   TestServer server(1);
   RawLink link = server.Connect(0);
-  (*server).Fail(Code::kOk, "something");
+  (*server).Fail(1, Code::kOk, "something");
   const auto told = link.Receive();
   REQUIRE(told.has_value());
   CHECK(told->header.aux == static_cast<uint32_t>(Code::kSystem));
+}
+
+TEST_CASE("what fails an epoch that has ended is nothing to the next, and a failure is told with its epoch") {
+  std::promise<uint32_t> told;
+  Shard shard({.on_event = [&told](uint32_t epoch, Code, const std::string&, bool) { told.set_value(epoch); }});
+  REQUIRE(shard.Start().ok());
+  shard.SetWorld({2, NumbersOf(1)});
+  shard.Fail(1, Code::kPeerLost, "late");
+  auto streams = MakeStreams(FreshUrl("inproc"));
+  shard.AddLink(std::move(streams.server), {.view = 2, .number = 1});
+  RawLink link(std::move(streams.client));
+  Header push = PushHeader(0, 1, 0, 4096);
+  push.view = 2;
+  link.Send(push);
+  const auto answer = link.Receive();
+  REQUIRE(answer.has_value());
+  CHECK(answer->header.type != FrameType::kError);
+  shard.Fail(2, Code::kPeerLost, "now");
+  CHECK(told.get_future().get() == 2);
 }
 
 TEST_CASE("nobody can resume behind the end of the result") {
@@ -243,7 +263,7 @@ TEST_CASE("an operation that the type doesn't have is refused") {
 TEST_CASE("a text that is too long for a frame is cut") {
   TestServer server(1);
   RawLink link = server.Connect(0);
-  (*server).Fail(Code::kPeerLost, std::string(200 << 10, 'x'));
+  (*server).Fail(1, Code::kPeerLost, std::string(200 << 10, 'x'));
   const auto error = link.Receive();
   REQUIRE(error.has_value());
   CHECK(error->payload.size() == kMaxText);
@@ -439,7 +459,7 @@ TEST_CASE("what is called after Stop does nothing") {
   TestServer server(1);
   RawLink link = server.Connect(0);
   (*server).Stop();
-  (*server).Fail(Code::kPeerLost, "late");
+  (*server).Fail(1, Code::kPeerLost, "late");
   (*server).SetWorld({2, NumbersOf(1)});
   CHECK((*server).shards().size() == 1);
   CHECK(!link.Receive().has_value());

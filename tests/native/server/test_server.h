@@ -23,7 +23,7 @@ class TestServer {
     options.urls = {FreshUrl(transport)};
     options.memory_limit = memory_limit;
     options.policies = policies;
-    options.on_event = [this](Code, const std::string&, bool fatal) { failures += fatal; };
+    options.on_event = [this](uint32_t, Code, const std::string&, bool fatal) { failures += fatal; };
     auto started = Server::Start(std::move(options));
     if (!started.ok()) throw std::runtime_error(started.status().message());
     server_ = std::move(*started);

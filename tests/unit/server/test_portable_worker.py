@@ -73,7 +73,7 @@ class FakeControl:
         for callback in self.callbacks:
             callback(event)
 
-    def report(self, error: BytePSLikeError) -> None:
+    def report(self, error: BytePSLikeError, epoch: int) -> None:
         """A real scheduler then tells all why the job failed, once."""
         self.reported.append(error)
         if len(self.reported) == 1 and self.explains:

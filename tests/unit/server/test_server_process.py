@@ -118,7 +118,7 @@ def test_epoch_after_epoch_until_the_job_ends(rig: Rig) -> None:
     assert (server.rank, server.shards, server.door) == (0, 2, rig.door.url)
     assert store.worlds == [(1, 1, 1.5, 120.0)]
 
-    store.notify(StalledError("round 1 waits for rank 0"), True)
+    store.notify(1, StalledError("round 1 waits for rank 0"), True)
     assert store.failed.wait(10)
     assert store.failures == ["round 1 waits for rank 0"]
     assert isinstance(client.error, StalledError)
@@ -134,18 +134,18 @@ def test_epoch_after_epoch_until_the_job_ends(rig: Rig) -> None:
 
 
 def test_what_one_epoch_has_failed_with_does_not_fail_the_next(rig: Rig) -> None:
-    """The store says late what it was told to fail with."""
+    """The store says late what it has failed with."""
     thread, _ = run(rig.server())
     client, _ = rig.worker()
     store = rig.stores[0]
-    client.report(StalledError("rank 0 waits for ever"))
+    client.report(StalledError("rank 0 waits for ever"), 1)
     assert store.failed.wait(10)
     client.leave()
     client, world = rig.worker()
     assert world.number == 2
     store.failed.clear()
-    store.notify(StalledError(store.failures[0]), True)
-    store.notify(MismatchError("something else"), True)
+    store.notify(1, StalledError("too late"), True)
+    store.notify(2, MismatchError("something else"), True)
     assert store.failed.wait(10)
     assert "something else" in store.failures[1] and isinstance(client.error, MismatchError)
     client.leave()
@@ -193,7 +193,7 @@ def test_an_embedded_server_and_its_metrics(rig: Rig) -> None:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
         text = page.read().decode()
     assert 'byteps_like_payload_sent_total{job="serve",rank="0"} 17.0' in text
-    client.report(MismatchError("no"))
+    client.report(MismatchError("no"), 1)
     client.leave()
     server.stop()
     assert rig.stores[0].stopped

@@ -112,6 +112,10 @@ class Job:
             self.membership.ready(id, self.membership.number, self.now)
         self.deliver()
 
+    def report(self, id: str, error: BytePSLikeError, *, fatal: bool = True) -> None:
+        """A member says what it has met in the present epoch."""
+        self.do("report" if fatal else "warn", id, self.membership.number, error)
+
     def do(self, action: str, id: str, *arguments: object) -> None:
         """One call of the membership on behalf of a member."""
         try:

@@ -103,7 +103,7 @@ def test_survivors_keep_their_order_and_go_on_at_once(job: Elastic) -> None:
 def test_a_survivor_that_is_still_there_is_waited_for(job: Elastic) -> None:
     job.come("w1", "w2", "w3", "w4")
     first, *others = job.names("w1")
-    job.do("report", first, MismatchError("seen"))
+    job.report(first, MismatchError("seen"))
     job.again(*others[:2])
     assert job.state is JobState.FORMING, "the fourth has not even left"
     job.do("leave", first, False)
@@ -114,7 +114,7 @@ def test_a_survivor_that_is_still_there_is_waited_for(job: Elastic) -> None:
 def test_who_said_that_it_comes_back_is_waited_for_but_not_for_ever(job: Elastic, how: str) -> None:
     job.come("w1", "w2", "w3")
     first, *others = job.names("w1")
-    job.do("report", first, MismatchError("seen"))
+    job.report(first, MismatchError("seen"))
     if how == "dies":
         job.die(first)
     else:
@@ -132,7 +132,7 @@ def test_who_said_that_it_comes_back_is_waited_for_but_not_for_ever(job: Elastic
 def test_who_comes_back_too_late_is_one_more(job: Elastic) -> None:
     job.come("w1", "w2", "w3")
     first, *others = job.names("w1")
-    job.do("report", first, MismatchError("seen"))
+    job.report(first, MismatchError("seen"))
     job.do("leave", first, True)
     job.again(*others)
     job.restart()
@@ -151,7 +151,7 @@ def test_who_comes_back_too_late_is_one_more(job: Elastic) -> None:
 def test_who_leaves_while_it_waits_may_come_back_once_more(job: Elastic) -> None:
     job.come("w1", "w2", "w3")
     first, second, third = job.names("w1")
-    job.do("report", first, MismatchError("seen"))
+    job.report(first, MismatchError("seen"))
     job.again(first)
     job.do("leave", f"w{int(first[1:]) + 100}", True)
     job.again(second, third)
@@ -259,7 +259,7 @@ def test_another_scheduler_knows_whom_to_wait_for(job: Elastic, moment: str) -> 
     order = job.names("w1")
     job.come("w8")
     if moment != "running":
-        job.do("report", order[0], MismatchError("seen"))
+        job.report(order[0], MismatchError("seen"))
     if moment == "back":
         job.again(order[1])
     job.restart()
@@ -313,7 +313,8 @@ class ElasticMembers(RuleBasedStateMachine):
     @rule(place=st.integers(0, 20), action=st.sampled_from(["broken", "broken", "watching", "leave", "report"]))
     def somebody_acts(self, place: int, action: str) -> None:
         id = self._pick(place)
-        arguments = {"leave": (False,), "report": (MismatchError("seen"),)}.get(action, ())
+        said = (self.job.membership.number, MismatchError("seen"))
+        arguments = {"leave": (False,), "report": said}.get(action, ())
         if id is not None:
             with contextlib.suppress(BytePSLikeError):
                 self.job.do(action, id, *arguments)

@@ -158,7 +158,7 @@ def test_refused_while_running(job: Job, rank: int, changes: dict[str, object], 
 def test_a_member_number_is_never_used_twice_and_outlives_epochs(job: Job) -> None:
     job.form()
     (first,) = job.worlds("w0")
-    job.do("report", "w1", MismatchError("seen"))
+    job.report("w1", MismatchError("seen"))
     for id in ("w0", "w1", "w2"):
         job.do("leave", id, False)
     for rank in range(3):
@@ -216,7 +216,7 @@ def test_where_values_outlive_workers_the_others_are_told_and_go_on(job: Job) ->
     assert job.state is JobState.RUNNING
     with pytest.raises(RefusedError):
         job.membership.running("w1")
-    job.do("warn", "s0", StalledError("'w' waits for rank 2"))
+    job.report("s0", StalledError("'w' waits for rank 2"), fatal=False)
     assert job.state is JobState.RUNNING
     job.do("leave", "w0", False)
     assert job.state is JobState.RUNNING
@@ -258,18 +258,33 @@ def test_the_next_scheduler_tells_of_losses_and_failures_once_more(job: Job) -> 
     job.restart()
     job.come_back()
     assert [event.ranks for event in job.events("s0", EventKind.LOST)] == [(1,)]
-    job.do("report", "w0", MismatchError("seen"))
+    job.report("w0", MismatchError("seen"))
     job.inbox["s1"].clear()
     job.restart()
     (failed,) = job.events("s1", EventKind.FAILED)
     assert (failed.epoch, str(failed.error)) == (1, "seen")
 
 
+@pytest.mark.parametrize("action", ["report", "warn"])
+def test_what_was_met_in_an_epoch_that_has_ended_is_nothing_to_the_next(job: Job, action: str) -> None:
+    job.form()
+    job.report("w1", MismatchError("seen"))
+    for rank in range(3):
+        job.worker(rank, f"again{rank}")
+    job.get_ready("s0", "s1")
+    assert (job.membership.number, job.state) == (2, JobState.RUNNING)
+    job.do(action, "s0", 1, MismatchError("late"))
+    assert job.state is JobState.RUNNING
+    assert job.inbox["again0"] == [*job.worlds("again0")], "nobody is told"
+    job.do(action, "s0", 2, MismatchError("now"))
+    assert len(job.inbox["again0"]) == 2
+
+
 def test_a_lost_peer_that_was_reported_before_ends_nothing_that_goes_on_without_it(job: Job) -> None:
     job.form()
     go_on_without_the_lost(job)
     job.do("broken", "w1")
-    job.do("report", "w0", PeerLostError("the link broke", peer="worker 1"))
+    job.report("w0", PeerLostError("the link broke", peer="worker 1"))
     job.wait(5.0)
     assert job.state is JobState.RUNNING
 
@@ -278,7 +293,7 @@ def test_a_lost_peer_that_was_reported_before_ends_nothing_that_goes_on_without_
 def test_a_deserted_job_waits_as_long_with_the_next_scheduler(job: Job, how: str) -> None:
     job.form()
     if how == "failed":
-        job.do("report", "w0", MismatchError("seen"))
+        job.report("w0", MismatchError("seen"))
     for id in ("w0", "w1", "w2"):
         job.do("leave", id, how == "suspended")
     job.restart()
@@ -360,26 +375,26 @@ def test_a_host_that_goes_takes_its_members_in_one_message(job: Job) -> None:
 
 def test_a_report_is_passed_on_but_our_own_eyes_know_better_about_lost_peers(job: Job) -> None:
     job.form()
-    job.do("report", "w0", PeerLostError("link to 10.0.0.2:99 closed"))
+    job.report("w0", PeerLostError("link to 10.0.0.2:99 closed"))
     job.do("broken", "w1")
     job.wait(2)
     assert "worker 1 (host host1, pid 101) died" in str(job.failure("w2"))
 
     other = Job()
     other.form()
-    other.do("report", "w0", PeerLostError("link to 10.0.0.2:99 closed"))
+    other.report("w0", PeerLostError("link to 10.0.0.2:99 closed"))
     other.wait(2)
     assert str(other.failure("w2")) == "link to 10.0.0.2:99 closed"
 
     third = Job()
     third.form()
-    third.do("report", "s1", StalledError("round 3 waits for rank 2"))
+    third.report("s1", StalledError("round 3 waits for rank 2"))
     assert isinstance(third.failure("w2"), StalledError)
 
 
 def test_a_report_of_a_lost_peer_ends_with_an_epoch_that_all_leave_in_order(job: Job) -> None:
     job.form()
-    job.do("report", "w0", PeerLostError("link to 10.0.0.2:99 closed"))
+    job.report("w0", PeerLostError("link to 10.0.0.2:99 closed"))
     for rank in range(3):
         job.do("leave", f"w{rank}", True)
     job.wait(10)  # fails if its deadline stays in the past
@@ -389,7 +404,7 @@ def test_a_report_of_a_lost_peer_ends_with_an_epoch_that_all_leave_in_order(job:
 
 def test_after_a_failure_the_next_epoch_forms_when_all_workers_are_back(job: Job) -> None:
     job.form()
-    job.do("report", "w0", MismatchError("no"))
+    job.report("w0", MismatchError("no"))
     job.do("leave", "w0", False)
     job.worker(0, "w10")
     job.worker(2, "w12")  # w2 has not left yet: its old seat does not stand in the way
@@ -433,7 +448,7 @@ def test_the_job_ends_soon_after_the_last_worker_left_unless_one_is_returning(jo
 
 def test_a_failed_job_ends_when_nobody_comes_back(job: Job) -> None:
     job.form()
-    job.do("report", "w0", MismatchError("no"))
+    job.report("w0", MismatchError("no"))
     job.wait(500)
     assert job.state is JobState.FORMING, "its workers are still there"
     for rank in range(3):
@@ -486,11 +501,11 @@ def test_no_world_forms_with_a_member_that_is_just_now_away(job: Job) -> None:
 
 def test_a_stalled_round_after_a_worker_left_is_a_failure(job: Job) -> None:
     job.form()
-    job.do("warn", "s0", StalledError("round 7 of 'w' waits for rank 1"))
+    job.report("s0", StalledError("round 7 of 'w' waits for rank 1"), fatal=False)
     assert job.state is JobState.RUNNING
     assert job.events("w0", EventKind.WARNING)[0].text == "round 7 of 'w' waits for rank 1"
     job.do("leave", "w1", False)
-    job.do("warn", "s0", StalledError("round 7 of 'w' waits for rank 1"))
+    job.report("s0", StalledError("round 7 of 'w' waits for rank 1"), fatal=False)
     assert "worker 1 (host host1, pid 101) left the job and will not contribute" in str(job.failure("w0"))
 
 
@@ -548,10 +563,10 @@ def test_what_the_ranks_were_told_to_give_up_proves_nothing(job: Job) -> None:
 def test_many_warnings_at_once_do_not_flood_the_members(job: Job) -> None:
     job.form()
     for number in range(50):
-        job.do("warn", "s0", StalledError(f"round {number} waits for rank 1"))
+        job.report("s0", StalledError(f"round {number} waits for rank 1"), fatal=False)
     assert len(job.events("w0", EventKind.WARNING)) == 8
     job.wait(1.5)
-    job.do("warn", "s0", StalledError("another"))
+    job.report("s0", StalledError("another"), fatal=False)
     assert job.events("w0", EventKind.WARNING)[-1].text == "another"
 
 

@@ -50,7 +50,7 @@ class Members(RuleBasedStateMachine):
         arguments: dict[str, tuple[object, ...]] = {
             "ready": (self.job.membership.number,),
             "leave": (place % 2 == 0,),
-            "report": (MismatchError("seen"),),
+            "report": (self.job.membership.number, MismatchError("seen")),
             "beat": (None, {}),
         }
         if id is not None:

@@ -241,7 +241,8 @@ def refuse_copies_up(device):
 
 
 def lose_server(device):
-    runtime.current().worker._client.report(PeerLostError("server 0 is gone"))
+    worker = runtime.current().worker
+    worker._client.report(PeerLostError("server 0 is gone"), worker._epoch)
 
 
 def hook(bps, rank, size, compression, meeting, around=lambda step, start: start()):
