@@ -520,15 +520,21 @@ def test_who_is_alone_trains_as_the_plain_optimizer():
 
 
 def test_coded_gradients_are_those_of_the_whole_batch_though_nobody_waits_for_one_rank():
-    """Three ranks compute two of three parts each; the last to come isn't waited for, whichever it is."""
+    """Three ranks compute two of three parts each; the last to come isn't waited for, whichever it is. It may read
+    several parameters while they change, so that there is only one."""
     ranks, steps = 3, 4
     coding = bps.GradientCoding(ranks, s=1)
+
+    def model_of_one_parameter() -> torch.nn.Module:
+        with _drawing:
+            torch.manual_seed(0)
+            return torch.nn.Linear(6, 3, bias=False)
 
     def loss_of_parts(model: torch.nn.Module, parts: dict[int, float], step: int) -> torch.Tensor:
         return sum((factor * loss_of(model, part, step) for part, factor in parts.items()), torch.zeros(()))
 
     def body(rank: int) -> tuple[torch.Tensor, int]:
-        model = model_of()
+        model = model_of_one_parameter()
         plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         optimizer = bps.DistributedOptimizer(plain, model.named_parameters(), **coding.options)
         while optimizer.version < steps:
@@ -543,7 +549,7 @@ def test_coded_gradients_are_those_of_the_whole_batch_though_nobody_waits_for_on
     job = MixedJob(makers=[native_worker] * ranks)
     found = everywhere([runtime.Runtime(worker) for worker in job.workers], body)
     job.close()
-    model = model_of()
+    model = model_of_one_parameter()
     plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in range(steps):
         plain.zero_grad()
