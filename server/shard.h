@@ -59,7 +59,8 @@ struct ShardWorld {
   uint32_t size() const { return static_cast<uint32_t>(workers.size()); }
 };
 
-// A shard noticed something in this epoch that the whole job must hear of. Called on the shard's thread; must not block.
+// A shard noticed something in this epoch that the whole job must hear of. Called on the shard's thread; must not
+// block.
 using ShardEvent = std::function<void(uint32_t epoch, Code code, const std::string& text, bool fatal)>;
 
 struct ShardStats {  // written by the shard, read from any thread
