@@ -89,6 +89,14 @@ void Server::GoOnWithout(uint32_t epoch, uint32_t server) {
   for (auto& shard : shards_) shard->GoOnWithout(epoch, server);
 }
 
+void Server::HandOver(uint32_t epoch) {
+  for (auto& shard : shards_) shard->HandOver(epoch);
+}
+
+bool Server::has_handed_over() const {
+  return std::ranges::all_of(shards_, [](const auto& shard) { return shard->stats().to_hand_over == 0; });
+}
+
 void Server::Stop() {
   if (stopping_.exchange(true)) return;
   if (admission_) admission_->Close();

@@ -38,6 +38,9 @@ class Server {
   void Fail(uint32_t epoch, Code code, const std::string& text);  // this epoch, for all workers
   void LeaveOut(uint32_t epoch, uint32_t rank);       // a worker of this epoch has died, and the others go on
   void GoOnWithout(uint32_t epoch, uint32_t server);  // the same of another server
+  // Before this server leaves: others get copies of all values that it keeps, and have the same ever after.
+  void HandOver(uint32_t epoch);
+  bool has_handed_over() const;  // all of them, since HandOver was called
   void Stop();
 
   Admission& entrance() { return *admission_; }

@@ -74,6 +74,7 @@ struct ShardStats {  // written by the shard, read from any thread
   std::atomic<uint64_t> replicated{0};                   // store keys of which another server has a copy
   std::atomic<uint64_t> copies{0};                       // of store keys of other servers' shards
   std::atomic<uint64_t> copied{0};                       // payload that went to copies elsewhere
+  std::atomic<uint64_t> to_hand_over{0};                 // store keys that another server lacks, if this one leaves
 };
 
 // The most memory that a key takes beside its sums: in itself, and for each rank in its two rounds.
@@ -105,6 +106,7 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink, private
   void Fail(uint32_t epoch, Code code, const std::string& text);  // tells every worker; later frames are dropped
   void LeaveOut(uint32_t epoch, uint32_t rank);       // a worker of this epoch has died, and the others go on
   void GoOnWithout(uint32_t epoch, uint32_t server);  // the same of another server
+  void HandOver(uint32_t epoch);                      // its server is to leave: stats().to_hand_over goes to 0
   const ShardStats& stats() const { return stats_; }
   const StoreFigures& figures() const { return store_.figures(); }
 
@@ -146,6 +148,7 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink, private
   void ConfirmCopy(uint32_t shard, Header copied) override { chain_->Confirm(shard, copied); }
   void EndWaysTo(uint32_t server) override { chain_->Lose(server); }
   void CountCopies();
+  void WatchHandOver(uint32_t epoch);
   bool NextCopy(uint32_t shard, Outgoing& next, std::shared_ptr<const void>& keep) override;
   void OnNewWay(uint32_t shard) override;
   void OnCopied(uint32_t shard, const Header& header) override;

@@ -7,6 +7,11 @@
 #include "server/shard.h"
 
 namespace byteps_like {
+namespace {
+
+constexpr auto kHandOverLook = std::chrono::milliseconds(10);
+
+}  // namespace
 
 void Shard::Answer(uint32_t rank, Header header, std::string payload) {
   Peer& peer = *peers_[rank];
@@ -51,6 +56,23 @@ void Shard::GoOnWithout(uint32_t epoch, uint32_t server) {
     store_.OnServerGone(server);
     CountCopies();
   });
+}
+
+// What comes while it is going on is handed over, too.
+void Shard::HandOver(uint32_t epoch) {
+  stats_.to_hand_over = UINT64_MAX;  // not counted yet
+  loop_.Post([this, epoch] {
+    if (epoch != world_.epoch || !chain_ || !failure_.ok()) return;
+    store_.HandOver();
+    WatchHandOver(epoch);
+  });
+}
+
+void Shard::WatchHandOver(uint32_t epoch) {
+  if (epoch != world_.epoch || !failure_.ok()) return;
+  CountCopies();
+  stats_.to_hand_over = store_.lacking();
+  loop_.CallAt(Clock::now() + kHandOverLook, [this, epoch] { WatchHandOver(epoch); });
 }
 
 void Shard::CountCopies() {

@@ -66,8 +66,8 @@ def drain(
 ) -> None:
     """Asks server N of a running elastic job to leave, and waits until it has.
 
-    Other servers take over what it sums: no call fails and no step is lost. Its process ends with exit code 0. The
-    environment gives scheduler, job and secret, as for byteps-like status.
+    Other servers take over what it sums and keeps: no call fails and no step is lost. Its process ends with exit code
+    0. The environment gives scheduler, job and secret, as for byteps-like status.
     """
     from byteps_like.control.members.drains import DrainOrder
 

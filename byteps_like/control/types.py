@@ -150,3 +150,5 @@ class WatchEvent:
     """That has failed; 0: none has."""
     replace: bool = False
     """Another one may be started in place of who is to leave."""
+    hand_over: bool = False
+    """A server that is to leave does so once others have the values that it keeps."""

@@ -125,6 +125,15 @@ class NativeServer:
         for server in servers:
             self._core.go_on_without(self._epoch, server)
 
+    def hand_over(self) -> None:
+        """Other servers of the view get copies of all values that this one keeps, and have the same ever after."""
+        self._core.hand_over(self._epoch)
+
+    @property
+    def has_handed_over(self) -> bool:
+        """They have all of it."""
+        return bool(self._core.has_handed_over)
+
     def shard_stats(self) -> list[dict[str, int]]:
         """Counters of each shard.
 

@@ -38,6 +38,8 @@ from byteps_like.timeline.records import SERVERS
 
 log = logging.getLogger(__name__)
 
+_HAND_OVER_LOOK = 0.02  # seconds between two looks at whether others have all; only while that is awaited
+
 Notify = Callable[[int, BytePSLikeError, bool], None]
 """Called with the epoch, what a store has noticed in it, and whether that ends it."""
 
@@ -64,6 +66,13 @@ class ServerStore(Protocol):
 
     def go_on_without(self, servers: Sequence[int]) -> None:
         """The same of other servers."""
+
+    def hand_over(self) -> None:
+        """Gives other servers of the view all that it keeps, and whatever changes of that."""
+
+    @property
+    def has_handed_over(self) -> bool:
+        """They have it."""
 
     def stats(self) -> dict[str, int]:
         """Counters."""
@@ -130,6 +139,9 @@ class ServerProcess:
         self._door: PortableDoor | None = None
         self._traced: int | None = None
         self._meter: CardMeter | None = None
+        self._epoch = 0  # that the store serves
+        self._handing_over: threading.Thread | None = None
+        self._ended = threading.Event()
         self.on_rank: Callable[[int], None] | None = None
         """Called with this server's rank when an epoch begins."""
 
@@ -195,6 +207,7 @@ class ServerProcess:
             log.error("%s", error)
             return error
         finally:
+            self._ended.set()
             self._client.leave()
             if self._traced is not None:
                 recorder.remove_member(self._traced)
@@ -221,6 +234,7 @@ class ServerProcess:
         if self._config.trace and not self._config.trace_steps:  # else rank 0 says when
             recorder.take(RecordingOrder(self._config.trace))
         self._store.set_view(view, rank, warning, timeout)
+        self._epoch = view.number
         if self._door is not None:
             self._door.set_view(view, rank)
         self._client.ready(view)
@@ -250,6 +264,20 @@ class ServerProcess:
         elif event.kind is EventKind.LOST:
             self._store.leave_out(event.ranks)
             self._store.go_on_without(event.servers)
+        elif event.kind is EventKind.DRAIN and event.hand_over and self._handing_over is None:
+            self._handing_over = threading.Thread(target=self._hand_over, name="byteps_like-hand-over", daemon=True)
+            self._handing_over.start()
+
+    def _hand_over(self) -> None:
+        """Leaves once others have all that this server keeps, in whatever epoch that is."""
+        epoch = 0
+        while not self._ended.is_set():
+            if epoch != (epoch := self._epoch):
+                self._store.hand_over()
+            elif self._store.has_handed_over:
+                self._client.leave(handed_over=True)
+                return
+            self._ended.wait(_HAND_OVER_LOOK)
 
 
 class EmbeddedServer:

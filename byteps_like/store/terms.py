@@ -44,9 +44,12 @@ class StoreTerms:
         return f"combine {self.combining.text()}, update {self.update.spec()}"
 
     def again(self, worker: Worker) -> StoreTerms:
-        """The same in another world. Raises InvalidArgumentError for a policy that so many ranks can't have."""
+        """The same in another world, whose only server may be left without one for copies. Raises InvalidArgumentError
+        for a policy that so many ranks can't have."""
         policy = policy_for(worker, self.policy, self.update, self.combining)
-        return replace(self, policy=policy, **_of_job(worker, policy, *self.asked))
+        on_loss, replicas = self.asked
+        possible = replicas if _places(worker).copies else 1
+        return replace(self, policy=policy, **_of_job(worker, policy, on_loss, possible))
 
     def check_push(self, weight: float, lr: float | None, *, integers: bool, last: bool = True) -> None:
         """Raises InvalidArgumentError for what can't come with a contribution."""
@@ -79,9 +82,13 @@ def terms_of(
 
 def _of_job(worker: Worker, policy: Policy, on_loss: str | None, replicas: int | None) -> dict[str, Any]:
     """What depends on the job: by default ranks go on without one that has died where all else does, too."""
-    places = worker.places() if isinstance(worker, Placed) else Places(1, 0)
+    places = _places(worker)
     usual = "finish" if places.finishes else "raise"
     return {"on_loss": on_loss or usual, "replicas": _replicas(places, policy, replicas)}
+
+
+def _places(worker: Worker) -> Places:
+    return worker.places() if isinstance(worker, Placed) else Places(1, 0)
 
 
 def _replicas(places: Places, policy: Policy, asked: int | None) -> int:

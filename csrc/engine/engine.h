@@ -269,7 +269,7 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
 
   // engine_losses.cc
   void LeaveOnLoop(uint32_t server, const Status& why);
-  bool KeepsAt(uint32_t server) const;
+  bool HasResidualsAt(uint32_t server) const;
   std::vector<Part*> AllParts() const;
   void HaveAdopted(Part& part);
   std::vector<Part*> KeptParts() const;

@@ -8,7 +8,6 @@
 
 #include "csrc/engine/channel.h"
 #include "csrc/engine/engine.h"
-#include "csrc/wire/spec.h"
 
 namespace byteps_like {
 
@@ -64,7 +63,6 @@ Result<Engine::KeepRequest> Engine::CheckKeep(const KeepSpec& spec) {
     if (part->coding != nullptr || part->bytes % (spec.width * SizeOf(part->dtype)) != 0)
       return Status(Code::kInvalid, "its partitions are encoded, or split a row");
   tensor.kept = true;
-  tensor.copied = HasReplicas(spec.text);
   KeepRequest all{.tensor = spec.tensor, .parts = std::vector<uint32_t>(tensor.parts.size())};
   std::iota(all.parts.begin(), all.parts.end(), 0);
   return all;

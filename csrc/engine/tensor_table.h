@@ -30,7 +30,6 @@ struct DeclaredTensor {
   std::vector<std::unique_ptr<Coding>> codings;    // of each part, or none
   std::vector<std::unique_ptr<Staging>> stagings;  // of each part, once it has been on the GPU
   bool kept = false;                               // servers keep its value: it has no rounds
-  bool copied = false;                             // and others have copies of it
   bool reserved = false;                           // the stager has memory for its codings
 
   // Nothing refers to its partitions any more: not a queue, which may still hold one that was given up, and not the

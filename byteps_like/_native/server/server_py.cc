@@ -167,6 +167,10 @@ void BindServer(nb::module_& m) {
           [](PyServer& self, uint32_t epoch, uint32_t server) { self.server().GoOnWithout(epoch, server); },
           nb::arg("epoch"), nb::arg("server"), "This server of the epoch is gone, and the others go on.")
       .def(
+          "hand_over", [](PyServer& self, uint32_t epoch) { self.server().HandOver(epoch); }, nb::arg("epoch"),
+          "Other servers get copies of all values that this one keeps, and have the same ever after.")
+      .def_prop_ro("has_handed_over", [](PyServer& self) { return self.server().has_handed_over(); })
+      .def(
           "next_event",
           [](PyServer& self, double seconds) { return BlockWithoutGil([&] { return self.events().Pop(seconds); }); },
           nb::arg("seconds"), "(epoch, code, text, fatal), or None after `seconds` or once stopped.")

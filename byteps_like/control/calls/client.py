@@ -117,30 +117,31 @@ class ControlClient:
         """Why the job failed, or None."""
         return self._session.error if self._session is not None else None
 
-    def leave(self, *, returning: bool = False) -> None:
+    def leave(self, *, returning: bool = False, handed_over: bool = False) -> None:
         """Leaves in order and closes the connection; at most two seconds, never raises. Idempotent, also before join.
 
         A member that is `returning` keeps the job from ending when all have left; so does one that leaves in a block
-        `returning()`, whose next client of this job says whom it follows.
+        `returning()`, whose next client of this job says whom it follows. A server that has `handed_over` what it has
+        kept is not missed.
         """
         returning = returning or is_returning()
         with self._lock:
             self._left = True
             session = self._session
         try:
-            self._take_leave(session, returning)
+            self._take_leave(session, returning, handed_over)
         finally:
             with self._lock:  # who is told of a job keeps it in memory
                 self._callbacks.clear()
                 self._stats_source = dict
 
-    def _take_leave(self, session: Session | None, returning: bool) -> None:
+    def _take_leave(self, session: Session | None, returning: bool, handed_over: bool) -> None:
         if session is None or session.closed:
             return
         if is_returning():
             remember(self.config, session.known_as)
         try:
-            self._loop.run(session.close(returning, LEAVE_SECONDS))
+            self._loop.run(session.close(returning, LEAVE_SECONDS, handed_over))
         except (BytePSLikeError, OSError) as error:
             log.debug("leaving: %s", error)
 

@@ -292,7 +292,7 @@ class SchedulerService:
 
     async def leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:
         """A member goes in order."""
-        self.membership.leave(request.member_id, request.returning, self._loop.time())
+        self.membership.leave(request.member_id, request.returning, self._loop.time(), handed_over=request.handed_over)
         self._after()
         return pb.LeaveReply()
 
@@ -433,6 +433,7 @@ class SchedulerService:
         """What the epoch can go on without, as tensors have been declared."""
         epoch, table = self._epoch(), self._table()
         epoch.can_lose_workers, epoch.can_lose_servers = table.can_lose_workers, table.can_lose_servers
+        epoch.can_hand_over = table.can_hand_over
 
     def _replan(self, why: str, partition_bytes: int = 0, weights: Sequence[float] = ()) -> int:
         """Places all tensors anew and tells the workers; how many move. Raises InvalidArgumentError."""

@@ -125,14 +125,15 @@ class Session:
             raise found
         return found
 
-    async def close(self, returning: bool, timeout: float) -> None:
+    async def close(self, returning: bool, timeout: float, handed_over: bool = False) -> None:
         """Tells the scheduler and closes, whatever state the session is in."""
         if self.closed:
             return
         self.closed = True
         try:
             if self._caller.has_called and not self._is_cut_off():
-                await self._take_leave(pb.LeaveRequest(member_id=self.id, returning=returning), timeout)
+                request = pb.LeaveRequest(member_id=self.id, returning=returning, handed_over=handed_over)
+                await self._take_leave(request, timeout)
         except (UnreachableError, BytePSLikeError) as error:
             log.debug("leave: %s", error)
         finally:
@@ -311,8 +312,10 @@ class Session:
         self._on_event(event)
 
     def _take_dismissal(self, event: WatchEvent) -> None:
-        """A server leaves at once: others have what it had. A worker leaves when all of its world know."""
+        """A server leaves at once if others have what it had. A worker leaves when all of its world know."""
         self.dismissal = Dismissal(event.text, event.replace)
+        if self._claim.member.role is MemberRole.SERVER and event.hand_over:
+            return
         if self._claim.member.role is MemberRole.SERVER:
             self._views.put_nowait(ShutdownError(event.text))
         else:

@@ -104,7 +104,7 @@ def to_watch(message: View | WatchEvent, ids: Sequence[str] = ()) -> pb.WatchMes
     moves = [move_to_wire(move) for move in message.moves]
     event = pb.Event(
         kind=_KINDS[message.kind], text=message.text, error=error, moves=moves, epoch=message.epoch,
-        ranks=message.ranks, servers=message.servers, replace=message.replace,
+        ranks=message.ranks, servers=message.servers, replace=message.replace, hand_over=message.hand_over,
     )  # fmt: skip
     if message.disagreement is not None:
         found = message.disagreement
@@ -124,7 +124,19 @@ def event_from_wire(message: pb.Event) -> WatchEvent:
     question = Question(asked.number, _places_from_wire(asked.places)) if message.HasField("question") else None
     kind = _KIND_OF.get(message.kind, EventKind.WARNING)
     ranks, servers = tuple(message.ranks), tuple(message.servers)
-    return WatchEvent(kind, message.text, error, moves, found, question, ranks, servers, message.epoch, message.replace)
+    return WatchEvent(
+        kind,
+        message.text,
+        error,
+        moves,
+        found,
+        question,
+        ranks,
+        servers,
+        message.epoch,
+        message.replace,
+        message.hand_over,
+    )
 
 
 def move_to_wire(move: Move) -> pb.Move:

@@ -88,10 +88,12 @@ def check_server(epoch: Epoch, seat: Seat) -> None:
     """Raises RefusedError if others can't take over from this server, with why."""
     if not epoch.view.finishes_sums:
         text = "a server of a job with racks or portable workers can't leave while it runs"
-    elif not epoch.can_lose_servers:
-        text = "servers keep values (stores, shard=, codecs with twoway) that nobody else has: none can leave"
-    elif len(epoch.serving()) == 1:
+    elif not epoch.can_hand_over:
+        text = "servers keep error feedback of codecs (twoway) that nobody else can have: none can leave"
+    elif not any(one is not seat and not one.drained for one in epoch.serving()):
         text = f"{describe(seat.member)} is the only server: start another one first"
+    elif leaving := [one for one in epoch.serving() if one.drained]:
+        text = f"{describe_all(leaving)} still has values to hand over: wait until it has left"
     else:
         return
     raise RefusedError(text, operation="drain")

@@ -26,6 +26,9 @@ class Epoch:
     can_lose_servers: bool = False
     """Those that live take over what a server had that has died, or left."""
 
+    can_hand_over: bool = False
+    """A server that is to leave can give them what nobody else has."""
+
     least: int = 1
     """Workers with which it can go on."""
 
@@ -50,13 +53,14 @@ class Epoch:
         self._staying -= 1
         return self._staying
 
-    def take_loss(self, lost: Sequence[Seat]) -> bool:
-        """Whether the epoch goes on without these, who have died; if so, counts them."""
+    def take_loss(self, lost: Sequence[Seat], *, handed_over: bool = False) -> bool:
+        """Whether the epoch goes on without these, who have died or, with servers that have `handed_over` what they
+        kept, left; if so, counts them."""
         workers = [seat for seat in lost if seat.is_worker]
         stay = self._staying - len(workers)
         if workers and (not self.can_lose_workers or stay < self.least):
             return False
-        if len(workers) < len(lost) and not (self.can_lose_servers and self.serving()):
+        if len(workers) < len(lost) and not ((self.can_lose_servers or handed_over) and self.serving()):
             return False
         self._staying = stay
         return True

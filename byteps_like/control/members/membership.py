@@ -325,13 +325,14 @@ class Membership:
         else:
             self._warn(self._current().present(), str(error), now)
 
-    def leave(self, id: str, returning: bool, now: float) -> None:
-        """A member goes in order; one that is `returning` keeps the job from ending."""
+    def leave(self, id: str, returning: bool, now: float, *, handed_over: bool = False) -> None:
+        """A member goes in order; one that is `returning` keeps the job from ending. Others have all that a server kept
+        which has `handed_over`."""
         seat = self._seats.get(id)
         if seat is None:
             return
         if seat.state is SeatState.RUNNING and not seat.is_worker:
-            self._part_with(seat, now)
+            self._part_with(seat, handed_over, now)
         was_running, was_over = seat.state is SeatState.RUNNING and seat.is_worker, seat.state is SeatState.OVER
         self._expect_back(seat, now, returning and (was_running or was_over) and self._is_elastic())
         if returning and seat.state is SeatState.WAITING:
@@ -347,8 +348,9 @@ class Membership:
             self._form_if_complete(now)
 
     def drain(self, order: DrainOrder) -> DrainProgress:
-        """Asks a member to leave in order, unless it was asked already: others take over from a server at once, a
-        worker leaves between two steps. Raises RefusedError if there is no such member, or the job can't do without.
+        """Asks a member to leave in order, unless it was asked already: others take over from a server at once, or when
+        they have the values that it keeps; a worker leaves between two steps. Raises RefusedError if there is no such
+        member, or the job can't do without.
         """
         if self.state is JobState.ENDED:
             raise RefusedError(f"job {self.job!r} has ended", operation="drain")
@@ -385,6 +387,7 @@ class Membership:
             check_worker(epoch, seat, len(self.forming.workers))
         else:
             check_server(epoch, seat)
+        if not seat.is_worker and epoch.can_lose_servers:
             self._become(seat, SeatState.LEAVING)
             epoch.take_loss([seat])
             self._tell_loss([seat], f"{describe(seat.member)} leaves, as it was asked to")
@@ -398,13 +401,14 @@ class Membership:
         for seat in seats:
             if seat.drained and seat.state in (SeatState.RUNNING, SeatState.LEAVING):
                 text = f"{describe(seat.member)} was asked to leave"
-                self._send([seat], WatchEvent(EventKind.DRAIN, text, replace=seat.replaced))
+                hands_over = not seat.is_worker and seat.state is SeatState.RUNNING
+                self._send([seat], WatchEvent(EventKind.DRAIN, text, replace=seat.replaced, hand_over=hands_over))
 
-    def _part_with(self, server: Seat, now: float) -> None:
+    def _part_with(self, server: Seat, handed_over: bool, now: float) -> None:
         """A server that leaves: others take over what it has, or the epoch ends."""
         self._become(server, SeatState.LEFT)
         text = f"{describe(server.member)} left while epoch {self.number} was running"
-        if self.state is JobState.RUNNING and self._current().take_loss([server]):
+        if self.state is JobState.RUNNING and self._current().take_loss([server], handed_over=handed_over):
             self._tell_loss([server], text)
         else:
             self.fail(PeerLostError(text), now)
@@ -568,7 +572,7 @@ class Membership:
         limits = WorldLimits.of(view.settings, view.size)
         least = 1 if limits is None else limits.least
         goes_on = view.finishes_sums
-        return Epoch(view, seats, now, failure, can_lose_workers=goes_on, can_lose_servers=goes_on, least=least)
+        return Epoch(view, seats, now, failure, goes_on, goes_on, goes_on, least)
 
     def _is_elastic(self) -> bool:
         return self.forming.succession() is not None

@@ -12,7 +12,7 @@ from byteps_like.control.placing.placement import Placer
 from byteps_like.control.types import Move, View
 from byteps_like.errors import InvalidArgumentError, MismatchError
 from byteps_like.wire.frame import PARTITION_KEY, PRELUDE_KEY, SHARE_SHIFT
-from byteps_like.worker.api import Declared, TensorSpec, first_difference
+from byteps_like.worker.api import TWOWAY, Declared, TensorSpec, first_difference
 
 
 @dataclass
@@ -63,6 +63,7 @@ class Declarations:
         self._kept = Counter[str]()
         """How many tensors that servers keep there are of each `on_loss`."""
         self._lone = 0
+        self._residual = 0
         """How many of these one server alone has."""
         self._names: dict[int, str] = {}
         """By tensor id, those of the last places that tensors have left included."""
@@ -150,11 +151,17 @@ class Declarations:
     def can_lose_servers(self) -> bool:
         """Whether others can take over what a server has: sums, which workers can bring again, and values of which
         there are copies."""
-        return self._view.finishes_sums and not self._lone
+        return self.can_hand_over and not self._lone
+
+    @property
+    def can_hand_over(self) -> bool:
+        """Whether others could have all that a server has before it leaves: error feedback of codecs they can't."""
+        return self._view.finishes_sums and not self._residual
 
     def _count_kept(self, spec: TensorSpec, by: int) -> None:
         self._kept[spec.on_loss] += by
         self._lone += by if spec.on_loss and spec.replicas < 2 else 0
+        self._residual += by if spec.codec.startswith(TWOWAY) else 0
 
     def retire(self, member: int, tensors: Sequence[int]) -> None:
         """`member` won't use the names of these any more. What no rank uses any more is let go of."""

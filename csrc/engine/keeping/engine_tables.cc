@@ -5,7 +5,6 @@
 
 #include "csrc/engine/channel.h"
 #include "csrc/engine/engine.h"
-#include "csrc/wire/spec.h"
 
 namespace byteps_like {
 
@@ -13,7 +12,6 @@ Result<std::shared_ptr<KeepOperation>> Engine::KeepTable(const TableSpec& spec) 
   {
     std::lock_guard lock(mutex_);
     tensors_.at(spec.tensor).kept = true;
-    tensors_.at(spec.tensor).copied = HasReplicas(spec.text);
   }
   const KeepRequest request{.tensor = spec.tensor, .parts = spec.parts};
   auto operation = BeginKeeping(request);

@@ -22,7 +22,7 @@ void Engine::GoOnWithout(uint32_t server, const std::string& why) {
 
 void Engine::LeaveOnLoop(uint32_t server, const Status& why) {
   const auto is_gone = [server](const auto& one) { return one->left() || one->server() == server; };
-  if (std::ranges::all_of(channels_, is_gone) || KeepsAt(server)) return FailOnLoop(why);
+  if (std::ranges::all_of(channels_, is_gone) || HasResidualsAt(server)) return FailOnLoop(why);
   for (auto& channel : channels_)
     if (channel->server() == server && !channel->left()) channel->Leave();
   for (Part* const part : AllParts()) HaveAdopted(*part);
@@ -47,15 +47,14 @@ std::vector<Part*> Engine::AllParts() const {
   return all;
 }
 
-// Values, or residuals, of which there is no other copy.
-bool Engine::KeepsAt(uint32_t server) const {
+// Residuals, of which there is no copy. Of a value there is one, or the shard that others go to says so.
+bool Engine::HasResidualsAt(uint32_t server) const {
   std::lock_guard lock(mutex_);
   const auto there = [server](const auto& part) { return part->channel->server() == server; };
   return std::ranges::any_of(tensors_.all(), [&](const DeclaredTensor& tensor) {
     const Coding* const coding = tensor.codings.empty() ? nullptr : tensor.codings.front().get();
-    const bool has_state = (tensor.kept && !tensor.copied) ||
-                           (coding != nullptr && tensors_.CodecText(coding->number).starts_with(kTwoWay));
-    return has_state && std::ranges::any_of(tensor.parts, there);
+    const bool has_residuals = coding != nullptr && tensors_.CodecText(coding->number).starts_with(kTwoWay);
+    return has_residuals && std::ranges::any_of(tensor.parts, there);
   });
 }
 

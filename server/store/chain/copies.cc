@@ -290,6 +290,11 @@ void Copies::Confirm(uint32_t shard, uint64_t key, uint32_t number) {
   After(key, 0, [this, shard, copied] { host_.ConfirmCopy(shard, copied); });
 }
 
+size_t Copies::orphans() const {
+  const auto is_orphan = [this](const auto& one) { return lost_.contains(servers_[one.second.from]); };
+  return static_cast<size_t>(std::ranges::count_if(copies_, is_orphan));
+}
+
 Status Copies::Missing() {
   return Status(Code::kPeerLost, "the server that had its value is gone, and there is no whole copy of it");
 }

@@ -19,15 +19,19 @@ KeyTerms ShardStore::TermsOf(const Entry& entry) const {
           .home = entry.home};
 }
 
+uint32_t ShardStore::ReplicasOf(const Entry& entry) const {
+  return hands_over_ ? std::max(entry.spec->replicas, 2u) : entry.spec->replicas;
+}
+
 // There is to be a copy of it as it is now.
 void ShardStore::CopyWhole(Entry& entry) {
-  if (entry.spec->replicas < 2 || entry.key == nullptr) return;
+  if (ReplicasOf(entry) < 2 || entry.key == nullptr) return;
   made_.clear();
   copies_.Begin(entry.number, entry.home, [&](const std::vector<uint32_t>& before) {
     WholeCopy about;
     about.terms = TermsOf(entry);
     about.before = before;
-    about.copies = entry.spec->replicas;
+    about.copies = ReplicasOf(entry);
     about.sources.resize(ranks_.size());
     for (uint32_t rank = 0; rank < ranks_.size(); ++rank) about.sources[rank].forgotten = entry.forgotten[rank];
     return SnapshotOf(*entry.key, std::move(about), memory_);
@@ -37,7 +41,7 @@ void ShardStore::CopyWhole(Entry& entry) {
 
 // Of the call under way.
 void ShardStore::CopyChanges(Entry& entry) {
-  if (entry.spec->replicas < 2 || !copies_.Has(entry.number)) return;
+  if (ReplicasOf(entry) < 2 || !copies_.Has(entry.number)) return;
   std::vector<PushAnswer> settled;
   std::vector<int64_t> heard;
   for (const PushAnswer& answer : answers_) {
@@ -59,6 +63,17 @@ std::function<void()> ShardStore::OnThisLink(uint32_t rank, std::function<void()
 
 void ShardStore::FailCopy(uint64_t key, const Status& why) {
   host_.FailStore(Status(why.code(), StoreKeyText(key) + ": " + why.message()));
+}
+
+void ShardStore::HandOver() {
+  if (std::exchange(hands_over_, true)) return;
+  for (auto& [number, entry] : keys_)
+    if (entry->spec->replicas < 2) CopyWhole(*entry);
+}
+
+size_t ShardStore::lacking() const {
+  const auto lacks = [this](const auto& one) { return one.second->key != nullptr && !copies_.HasCopy(one.first); };
+  return static_cast<size_t>(std::ranges::count_if(keys_, lacks)) + copies_.orphans();
 }
 
 void ShardStore::OnServerGone(uint32_t server) {

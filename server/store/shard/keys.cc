@@ -30,6 +30,7 @@ void ShardStore::Reset(uint32_t ranks, std::vector<uint32_t> servers, uint32_t o
   calls_.Reset(ranks);
   saving_.Reset(ranks);
   copies_.Reset(ranks, std::move(servers), own);
+  hands_over_ = false;
   keys_.clear();
   figures_.Clear();
   specs_.clear();

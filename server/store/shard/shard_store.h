@@ -78,6 +78,10 @@ class ShardStore : private CalledKeys, private SavedKeys, private CopyHost {
   void OnLinkGone(uint32_t rank);
   void OnLeft(uint32_t rank);  // it will contribute no more, and read no more
   void OnServerGone(uint32_t server);
+  // This server is to leave: from here on another one has a copy of each key, too, whatever its spec says.
+  void HandOver();
+  size_t lacking()
+      const;  // keys with a value, or copies that workers will come for, that no other server has a copy of
   Copies& copies() { return copies_; }  // for the links of the chains
   void PassTime();
 
@@ -139,6 +143,7 @@ class ShardStore : private CalledKeys, private SavedKeys, private CopyHost {
   void FreeIfForgotten(uint64_t key);
   bool IsWhereItIs(uint32_t rank, const Header& header);
   bool TakeOver(uint32_t rank, const Header& header);
+  uint32_t ReplicasOf(const Entry& entry) const;
   void CopyWhole(Entry& entry);
   void CopyChanges(Entry& entry);
   KeyTerms TermsOf(const Entry& entry) const;
@@ -170,6 +175,7 @@ class ShardStore : private CalledKeys, private SavedKeys, private CopyHost {
   ShardCalls calls_;
   ShardSaving saving_;
   Copies copies_;
+  bool hands_over_ = false;
   std::vector<PushAnswer> answers_;  // of the call under way,
   std::vector<MadeVersion> made_;    // and the versions that it has made of a key that has copies
   uint64_t order_ = 0;

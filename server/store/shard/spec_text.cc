@@ -7,14 +7,13 @@
 #include <string>
 #include <utility>
 
-#include "csrc/wire/spec.h"
-
 namespace byteps_like {
 namespace {
 
 constexpr std::array<std::string_view, 3> kLines = {"policy ", "combine ", "update "};
-constexpr std::string_view kOfRows = "\nrows zeros";  // the last line, of tables
-constexpr std::string_view kFiltered = "\nfilters ";  // a line before it, where payloads go through some
+constexpr std::string_view kReplicasLine = "\nreplicas ";  // begins the line of those that several servers have
+constexpr std::string_view kOfRows = "\nrows zeros";       // the last line, of tables
+constexpr std::string_view kFiltered = "\nfilters ";       // a line before it, where payloads go through some
 constexpr uint32_t kMostReplicas = 8;
 
 // Of the line behind those that all have, which is taken off; nullopt: it makes no sense.

@@ -152,7 +152,7 @@ struct ShardStore::Rank {
 // At once, unless a copy has yet to come to where the key is now.
 template <typename Then>
 void ShardStore::SayCopied(const Entry& entry, uint32_t rank, Then then) {
-  if (entry.spec->replicas < 2) return then();
+  if (ReplicasOf(entry) < 2) return then();
   copies_.After(entry.number, rank, OnThisLink(rank, std::move(then)));
 }
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from byteps_like.config import Config
-from byteps_like.control.calls.client import query_status
+from byteps_like.control.calls.client import order_drain, query_status
+from byteps_like.control.members.drains import DrainOrder, DrainState
 from byteps_like.control.types import MemberRole
 from byteps_like.store.future import Future
 from tests.fault.bodies import Seen, watch
@@ -39,21 +41,35 @@ def _kill(job: dict[str, Any], server: int, keys: int, last: float = 0.0) -> Non
     os.kill(server, signal.SIGKILL)
 
 
+def _drain(job: dict[str, Any], server: int) -> None:
+    """Until the server of that rank has left."""
+    config, order = Config.from_env(**job), DrainOrder(MemberRole.SERVER, server)
+    end = time.monotonic() + 30
+    while (progress := order_drain(config, order)).state is DrainState.ASKED:
+        assert time.monotonic() < end, "it has not handed over what it keeps"
+        order = replace(order, number=progress.number)
+        time.sleep(0.05)
+    assert progress.state is DrainState.LEFT
+
+
 def count_without_servers(
-    bps: Any, rank: int, size: int, policy: str, deaths: dict[int, int], job: dict[str, Any]
+    bps: Any, rank: int, size: int, policy: str, gone: dict[int, int], job: dict[str, Any], replicas: int = 2
 ) -> dict[str, Any]:
-    """Pushes a number of its own in every round to a store and to a table, and reads now and then; in rounds `deaths`,
-    rank 0 kills the server process of that id. What became of its pushes, and the sums in the end."""
+    """Pushes a number of its own in every round to a store and to a table, and reads now and then; in rounds `gone`,
+    rank 0 kills the server process of that id, or, if there are no copies, has the server of that rank leave. What
+    became of its pushes, and the sums in the end."""
     like = {name: np.zeros(count, np.int64) for name, count in _SIZES.items()}
-    store = bps.Store("counts", like, consistency=policy, combine="sum", init="zeros")
-    table = bps.KV("rows", 2, np.int64, consistency=policy)
+    store = bps.Store("counts", like, consistency=policy, combine="sum", init="zeros", replicas=replicas)
+    table = bps.KV("rows", 2, np.int64, consistency=policy, replicas=replicas)
     keys = bps.KV.spread(np.arange(500), 500)
     kept = len(like) + len(table._table.shards.firsts)
     futures: list[Future] = []
     last = 0.0
     for number in range(_ROUNDS):
-        if rank == 0 and number in deaths:
-            _kill(job, deaths[number], kept, last)
+        if rank == 0 and number in gone and replicas < 2:
+            _drain(job, gone[number])
+        elif rank == 0 and number in gone:
+            _kill(job, gone[number], kept, last)
             last = time.monotonic()
         for name, value in like.items():
             futures.append(store.push(name, np.full_like(value, 1000**rank)))

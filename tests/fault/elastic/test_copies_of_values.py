@@ -1,5 +1,5 @@
-"""Servers of elastic jobs die that keep values: others go on with their copies, and no contribution is lost, or counted
-twice."""
+"""Servers of elastic jobs die or leave that keep values: others go on with their copies, and no contribution is lost,
+or counted twice."""
 
 from __future__ import annotations
 
@@ -29,6 +29,19 @@ def test_every_contribution_counts_once(pool: Pool, policy: str, transport: str,
         names = ["server", "server1"][: len(rounds)]
         deaths = {number: cluster.processes[name].pid for number, name in zip(rounds, names, strict=True)}
         found = pool.run(cluster, bodies.count_without_servers, policy, deaths, cluster.rank_settings(0))
+    assert [one["counted"] for one in found] == [ROUNDS * KINDS] * RANKS
+    assert [one["sums"] for one in found] == [[ROUNDS * sum(1000**rank for rank in range(RANKS))]] * RANKS
+
+
+@pytest.mark.parametrize(
+    ("policy", "transport", "leaves"),
+    [("asp", "shm", {20: 0}), ("bsp", "tcp", {10: 2, 40: 1}), ("ssp:s=3", "shm", {10: 1, 40: 0})],
+)
+def test_who_leaves_hands_over_what_nobody_else_has(
+    pool: Pool, policy: str, transport: str, leaves: dict[int, int]
+) -> None:
+    with Processes(RANKS, 3, transport=transport, elastic=True) as cluster:
+        found = pool.run(cluster, bodies.count_without_servers, policy, leaves, cluster.rank_settings(0), 1)
     assert [one["counted"] for one in found] == [ROUNDS * KINDS] * RANKS
     assert [one["sums"] for one in found] == [[ROUNDS * sum(1000**rank for rank in range(RANKS))]] * RANKS
 

@@ -62,10 +62,11 @@ def test_a_joiner_and_a_death(tmp_path: Path, servers: int, warm_python: list[st
         check(stay, [*stay, victim], [2, 3, 2])
 
 
-def test_a_server_and_a_worker_leave(tmp_path: Path, warm_python: list[str]) -> None:
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_server_and_a_worker_leave(tmp_path: Path, warm_python: list[str], replicas: int) -> None:
     """What the one has is carried by those who stay, and the other carries nothing."""
     with Processes(3, 2, elastic=True) as cluster, ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job:
-        workers = [job.start(GOAL="3 3 2") for _ in range(3)]
+        workers = [job.start(GOAL="3 3 2", REPLICAS=str(replicas)) for _ in range(3)]
         job.wait(lambda: len(workers[0].events("step")) > 2, "some steps")
         assert drain(cluster, "server", 1).returncode == 0
         job.wait(lambda: workers[0].events("began")[-1]["sizes"] == [3, 3], "a world with one server")

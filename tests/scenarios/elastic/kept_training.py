@@ -3,7 +3,8 @@
 Prints JSON. `GOAL` are the sizes of the worlds to come, after the last of which it makes five more steps; `VICTIM` is a
 size: the process kills itself in the third step of a world of so many, or later, once there is a cut if there are to
 be some; `BETWEEN`, likewise: it does so as it leaves such a world. `CUTS`: a directory for one of each fourth commit,
-`ON_LOSS`: what the death of a rank means. All but the first may be left out.
+`ON_LOSS`: what the death of a rank means, `REPLICAS`: how many servers have each value. All but the first may be left
+out.
 """
 
 import json
@@ -20,7 +21,8 @@ from byteps_like.torch.elastic import running
 from byteps_like.torch.elastic.rejoining import rejoin
 
 GOAL = [int(size) for size in os.environ["GOAL"].split()]
-ON_LOSS = {"on_loss": os.environ["ON_LOSS"]} if "ON_LOSS" in os.environ else {}
+LOSSES = {"on_loss": str, "replicas": int}
+LOSSES = {name: of(os.environ[name.upper()]) for name, of in LOSSES.items() if name.upper() in os.environ}
 CUTS = {"save_to": os.environ["CUTS"], "save_every": 4} if "CUTS" in os.environ else {}
 
 
@@ -46,9 +48,9 @@ torch.manual_seed(0)
 model = torch.nn.Linear(300, 40)
 gradients = {name: torch.randn_like(one) for name, one in model.named_parameters()}
 plain = torch.optim.Adam(model.parameters(), lr=0.01)
-optimizer = bps.DistributedOptimizer(plain, model.named_parameters(), consistency="ssp:s=0", apply="server", **ON_LOSS)
-counts = bps.Store("counts", {"w": np.zeros(1001, np.int64)}, consistency="asp", combine="sum", **ON_LOSS)
-rows = bps.KV("rows", 2, np.int64, **ON_LOSS)
+optimizer = bps.DistributedOptimizer(plain, model.named_parameters(), consistency="ssp:s=0", apply="server", **LOSSES)
+counts = bps.Store("counts", {"w": np.zeros(1001, np.int64)}, consistency="asp", combine="sum", **LOSSES)
+rows = bps.KV("rows", 2, np.int64, **LOSSES)
 keys = bps.KV.spread(np.arange(500), 500)
 
 

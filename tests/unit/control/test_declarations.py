@@ -221,8 +221,13 @@ def test_a_server_may_die_while_others_have_copies_of_all_that_it_keeps() -> Non
     assert table.can_lose_servers
     (lone,) = table.declare(0, [_kept("lone", 1)])
     assert not table.can_lose_servers
+    assert table.can_hand_over
     table.retire(0, [lone.tensor_id])
     assert table.can_lose_servers
+    (encoded,) = table.declare(0, [TensorSpec("encoded", DType.FLOAT32, (64,), codec="twoway onebit")])
+    assert not table.can_hand_over and not table.can_lose_servers
+    table.retire(0, [encoded.tensor_id])
+    assert table.can_hand_over and table.can_lose_servers
 
 
 def test_replicas_are_agreed_on_and_named() -> None:

@@ -2,8 +2,9 @@
 
 import sys
 import threading
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,17 @@ from typing import Any
 import pytest
 
 from byteps_like.config import Config
-from byteps_like.control.calls.client import ControlClient
+from byteps_like.control.calls.client import ControlClient, order_drain
 from byteps_like.control.calls.scheduler import SchedulerServer
-from byteps_like.control.types import Member, MemberRole, View
+from byteps_like.control.members.drains import DrainOrder, DrainState
+from byteps_like.control.types import Member, MemberRole, View, WatchEvent
+from byteps_like.dtypes import DType
 from byteps_like.errors import BytePSLikeError, ConfigError, MismatchError, StalledError
 from byteps_like.server.admin import drain_server, server_kept, server_stats
 from byteps_like.server.figures import KeptFigures, RankFigures
 from byteps_like.server.imports import import_modules
 from byteps_like.server.process import EmbeddedServer, Notify, ServerProcess
+from byteps_like.worker.api import TensorSpec
 
 CONFIG = Config(
     job="serve", secret="a secret that only the tests know", num_servers=1, shards=2, heartbeat_interval=0.1
@@ -37,6 +41,8 @@ class FakeStore:
     failures: list[str] = field(default_factory=list)
     failed: threading.Event = field(default_factory=threading.Event)
     open_rounds: int = 3
+    handed_over: list[int] = field(default_factory=list)
+    has_handed_over: bool = False
     stopped: bool = False
 
     def set_view(self, world: View, rank: int, stall_warning: float, stall_timeout: float) -> None:
@@ -46,6 +52,9 @@ class FakeStore:
     def fail(self, error: BytePSLikeError) -> None:
         self.failures.append(str(error))
         self.failed.set()
+
+    def hand_over(self) -> None:
+        self.handed_over.append(self.worlds[-1][0])
 
     def stats(self) -> dict[str, int]:
         return {"open_rounds": self.open_rounds, "payload_sent": 17}
@@ -72,9 +81,10 @@ class FakeDoor:
 class Rig:
     """A scheduler, one server on a thread, and workers on demand."""
 
-    def __init__(self) -> None:
-        self.scheduler = SchedulerServer(replace(CONFIG, scheduler="127.0.0.1:0"))
-        self.config = replace(CONFIG, scheduler=self.scheduler.start())
+    def __init__(self, **changes: Any) -> None:
+        config = replace(CONFIG, scheduler="127.0.0.1:0", **changes)
+        self.scheduler = SchedulerServer(config)
+        self.config = replace(config, scheduler=self.scheduler.start())
         self.stores: list[FakeStore] = []
         self.door = FakeDoor()
 
@@ -101,12 +111,26 @@ def rig() -> Iterator[Rig]:
     made.scheduler.stop()
 
 
+@pytest.fixture
+def elastic_rig() -> Iterator[Rig]:
+    made = Rig(elastic=True, num_servers=2)
+    yield made
+    made.scheduler.stop()
+
+
 def run(server: ServerProcess) -> tuple[threading.Thread, list[BytePSLikeError | None]]:
     outcome: list[BytePSLikeError | None] = []
     server.start()
     thread = threading.Thread(target=lambda: outcome.append(server.serve()), daemon=True)
     thread.start()
     return thread, outcome
+
+
+def until(true: Callable[[], Any]) -> None:
+    end = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_epoch_after_epoch_until_the_job_ends(rig: Rig) -> None:
@@ -150,6 +174,29 @@ def test_what_one_epoch_has_failed_with_does_not_fail_the_next(rig: Rig) -> None
     assert "something else" in store.failures[1] and isinstance(client.error, MismatchError)
     client.leave()
     thread.join(20)
+
+
+def test_a_server_that_is_to_leave_does_so_once_others_have_what_it_keeps(elastic_rig: Rig) -> None:
+    rig = elastic_rig
+    servers = [run(rig.server()), run(rig.server())]
+    client, view = rig.worker()
+    heard: list[WatchEvent] = []
+    client.on_event(heard.append)
+    client.declare([TensorSpec("kept", DType.FLOAT32, (64,), on_loss="raise")])
+    asked = order_drain(rig.config, DrainOrder(MemberRole.SERVER, 1))
+    until(lambda: any(store.handed_over for store in rig.stores))
+    (leaving,) = (store for store in rig.stores if store.handed_over)
+    assert leaving.handed_over == [view.number] and not leaving.stopped
+    assert order_drain(rig.config, DrainOrder(MemberRole.SERVER, 1, asked.number)).state is DrainState.ASKED
+    leaving.has_handed_over = True
+    until(lambda: leaving.stopped)
+    assert order_drain(rig.config, DrainOrder(MemberRole.SERVER, 1, asked.number)).state is DrainState.LEFT
+    until(lambda: [event.servers for event in heard] == [(1,)])
+    assert client.error is None
+    client.leave()
+    for thread, outcome in servers:
+        thread.join(20)
+        assert outcome == [None]
 
 
 def test_stats_and_draining(rig: Rig) -> None:

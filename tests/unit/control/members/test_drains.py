@@ -109,12 +109,58 @@ def test_who_is_gone_is_not_asked() -> None:
         drain(job, SERVER, 2)
 
 
-def test_values_that_nobody_else_has_keep_servers_there() -> None:
-    job = running(2)
+def hands_over(servers: int) -> Elastic:
+    """Of whose values there are no copies."""
+    job = running(servers)
     assert job.membership.epoch is not None
     job.membership.epoch.can_lose_servers = False
-    with pytest.raises(RefusedError, match="servers keep values"):
+    return job
+
+
+def test_values_that_nobody_else_has_are_handed_over_first() -> None:
+    job = hands_over(3)
+    found = drain(job, SERVER, 2, replace=True)
+    assert found.state is DrainState.ASKED and job.events("w1", EventKind.LOST) == []
+    (asked,) = job.events("s1", EventKind.DRAIN)
+    assert asked.hand_over and asked.replace
+    with pytest.raises(RefusedError, match=r"server 2 \(.*\) still has values to hand over: wait until it has left"):
+        drain(job, SERVER, 1)
+    job.membership.leave("s1", returning=False, now=job.now, handed_over=True)
+    job.deliver()
+    (lost,) = job.events("w1", EventKind.LOST)
+    assert lost.servers == (2,) and job.state is JobState.RUNNING
+    assert drain(job, SERVER, 2, found.number).state is DrainState.LEFT
+    assert drain(job, SERVER, 1).state is DrainState.ASKED
+
+
+def test_error_feedback_can_not_be_handed_over() -> None:
+    job = hands_over(2)
+    assert job.membership.epoch is not None
+    job.membership.epoch.can_hand_over = False
+    with pytest.raises(RefusedError, match="error feedback of codecs"):
         drain(job, SERVER, 0)
+
+
+def test_the_next_scheduler_asks_for_them_again() -> None:
+    job = hands_over(2)
+    drain(job, SERVER, 1)
+    job.restart()
+    job.come_back()
+    assert job.membership.epoch is not None
+    job.membership.epoch.can_lose_servers = False  # as the declarations say
+    *_, asked = job.events("s1", EventKind.DRAIN)
+    assert asked.hand_over
+
+
+@pytest.mark.parametrize("how", ["dies", "leaves"])
+def test_who_goes_before_that_takes_them_along(how: str) -> None:
+    job = hands_over(2)
+    drain(job, SERVER, 1)
+    if how == "dies":
+        job.die("s1")
+    else:
+        job.do("leave", "s1", False)
+    assert "server 1 (" in str(job.failure("w1"))
 
 
 def test_nobody_leaves_a_job_that_is_not_elastic() -> None:
