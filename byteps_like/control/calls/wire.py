@@ -296,14 +296,16 @@ def _partitions(message: pb.Placement) -> tuple[Partition, ...]:
 
 def drain_to_wire(order: DrainOrder) -> pb.DrainMemberRequest:
     """Who is to leave."""
-    return pb.DrainMemberRequest(role=_ROLES[order.role], rank=order.rank, number=order.number, replace=order.replace)
+    return pb.DrainMemberRequest(
+        role=_ROLES[order.role], rank=order.rank, number=order.number, replace=order.replace, member=order.member
+    )
 
 
 def drain_from_wire(message: pb.DrainMemberRequest) -> DrainOrder:
     """Who is to leave. Raises InvalidArgumentError for a role that is unknown here."""
     if message.role not in _ROLE_OF:
         raise InvalidArgumentError(f"unknown role {message.role} of a member that is to leave")
-    return DrainOrder(_ROLE_OF[message.role], message.rank, message.number, message.replace)
+    return DrainOrder(_ROLE_OF[message.role], message.rank, message.number, message.replace, message.member)
 
 
 def drained_to_wire(progress: DrainProgress) -> pb.DrainMemberReply:

@@ -14,7 +14,7 @@ from byteps_like.errors import RefusedError
 class DrainState(StrEnum):
     """How a drain stands."""
 
-    FORMING = "forming"  # no world runs that anybody could leave: nobody was asked
+    FORMING = "forming"  # no world runs that this member could leave: nobody was asked
     ASKED = "asked"  # it is still there
     LEFT = "left"
     LOST = "lost"  # it has died
@@ -31,6 +31,8 @@ class DrainOrder:
     """Its member number, once that is known; 0: not yet."""
     replace: bool = False
     """Whoever has started it may start another one in its place."""
+    member: int = 0
+    """Who has the rank, by number, as far as who asks knows; 0: whoever has it."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,12 @@ def progress_of(seat: Seat, number: int) -> DrainProgress:
     """Of the order that `number` was the answer to."""
     gone = {SeatState.LEFT: DrainState.LEFT, SeatState.LOST: DrainState.LOST}
     return DrainProgress(gone.get(seat.state, DrainState.ASKED), number, describe(seat.member))
+
+
+def has_that_rank(epoch: Epoch, order: DrainOrder) -> bool:
+    """Whether it is the member that is meant who has the rank."""
+    places = [(seat.member.role, seat.member.rank, seat.member.number) for seat in epoch.seats.values()]
+    return (order.role, order.rank, order.member) in places
 
 
 def chosen(epoch: Epoch, order: DrainOrder) -> Seat:

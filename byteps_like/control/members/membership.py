@@ -23,6 +23,7 @@ from byteps_like.control.members.drains import (
     check_server,
     check_worker,
     chosen,
+    has_that_rank,
     progress_of,
 )
 from byteps_like.control.members.elasticity import WorldLimits
@@ -362,6 +363,8 @@ class Membership:
             return DrainProgress(DrainState.FORMING)
         if not self._is_elastic():
             self._refuse_to_drain()
+        if order.member and not has_that_rank(self.epoch, order):
+            return DrainProgress(DrainState.FORMING)
         seat = chosen(self.epoch, order)
         if not seat.drained:
             self._ask_to_leave(seat, order.replace)

@@ -80,6 +80,17 @@ def test_who_is_not_there_or_can_not_be_done_without(role: MemberRole, servers: 
     assert not any(job.events(id, EventKind.DRAIN) for id in job.inbox)
 
 
+def test_who_has_another_rank_by_now_is_not_taken_for_who_had_it() -> None:
+    job = running(0)
+    assert job.membership.epoch is not None
+    numbers = [seat.member.number for seat in job.membership.epoch.workers()]
+    for rank, member in [(0, numbers[1]), (3, numbers[0])]:
+        assert job.membership.drain(DrainOrder(WORKER, rank, member=member)).state is DrainState.FORMING
+    job.deliver()
+    assert not any(job.events(id, EventKind.DRAIN) for id in job.inbox)
+    assert job.membership.drain(DrainOrder(WORKER, 0, member=numbers[0])).state is DrainState.ASKED
+
+
 def test_two_at_a_time_are_not_more_than_the_job_can_do_without() -> None:
     job = running(2)
     drain(job, WORKER, 2)
