@@ -89,12 +89,18 @@ void Server::GoOnWithout(uint32_t epoch, uint32_t server) {
   for (auto& shard : shards_) shard->GoOnWithout(epoch, server);
 }
 
-void Server::HandOver(uint32_t epoch) {
-  for (auto& shard : shards_) shard->HandOver(epoch);
+void Server::HandOver(uint32_t epoch, bool sealed) {
+  for (auto& shard : shards_) shard->HandOver(epoch, sealed);
 }
 
-bool Server::has_handed_over() const {
-  return std::ranges::all_of(shards_, [](const auto& shard) { return shard->stats().to_hand_over == 0; });
+std::optional<uint64_t> Server::to_hand_over() const {
+  uint64_t all = 0;
+  for (const auto& shard : shards_) {
+    const uint64_t left = shard->stats().to_hand_over;
+    if (left == kNotCounted) return std::nullopt;
+    all += left;
+  }
+  return all;
 }
 
 void Server::Stop() {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,9 +39,11 @@ class Server {
   void Fail(uint32_t epoch, Code code, const std::string& text);  // this epoch, for all workers
   void LeaveOut(uint32_t epoch, uint32_t rank);       // a worker of this epoch has died, and the others go on
   void GoOnWithout(uint32_t epoch, uint32_t server);  // the same of another server
-  // Before this server leaves: others get copies of all values that it keeps, and have the same ever after.
-  void HandOver(uint32_t epoch);
-  bool has_handed_over() const;  // all of them, since HandOver was called
+  // This server is to leave: others get copies of all values that it keeps, and have the same ever after. `sealed`: its
+  // links to workers are closed until it is called without that, so that nothing changes in the last moment.
+  void HandOver(uint32_t epoch, bool sealed);
+  // How much nobody else has, as of the last HandOver; nullopt: that isn't known yet.
+  std::optional<uint64_t> to_hand_over() const;
   void Stop();
 
   Admission& entrance() { return *admission_; }

@@ -50,6 +50,7 @@ void Shard::SetWorld(const ShardWorld& world, EngineOptions relaying, const std:
     relay = std::make_shared<Relay>(loop_, std::move(relaying), owners, self);
     connected = relay->Connect();
   }
+  stats_.to_hand_over = kNotCounted;
   loop_.Post([this, world, relay, connected, chain] { Reset(world, relay, connected, chain); });
 }
 
@@ -89,6 +90,7 @@ void Shard::Reset(const ShardWorld& world, const std::shared_ptr<Relay>& relay, 
   world_ = world;
   failure_ = Status();
   left_ = 0;
+  sealed_ = false;
   std::vector<uint32_t> numbers = world.workers;
   seats_ = world.own.rack.empty() ? Seats(world.size()) : Seats(world.size(), world.own.ranks);
   for (const Aggregator& one : world.aggregators)
@@ -127,7 +129,7 @@ void Shard::EndChain() {
 void Shard::Install(std::unique_ptr<Stream> stream, const Admitted& who) {
   if (who.view == world_.epoch && chain_ && who.rank >= world_.size())
     return chain_->Install(who.rank - world_.size(), std::move(stream));
-  if (who.view != world_.epoch || who.rank >= peers_.size()) return stream->Shutdown();
+  if (who.view != world_.epoch || who.rank >= peers_.size() || sealed_) return stream->Shutdown();
   Peer& peer = *peers_[who.rank];
   if (who.number <= peer.link_number || peer.left) return stream->Shutdown();
   peer.link_number = who.number;

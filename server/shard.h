@@ -63,6 +63,8 @@ struct ShardWorld {
 // block.
 using ShardEvent = std::function<void(uint32_t epoch, Code code, const std::string& text, bool fatal)>;
 
+inline constexpr uint64_t kNotCounted = UINT64_MAX;
+
 struct ShardStats {  // written by the shard, read from any thread
   std::atomic<uint64_t> memory{0}, keys{0}, rounds{0}, open_rounds{0}, links{0};
   std::atomic<uint64_t> frames_received{0}, frames_sent{0}, payload_received{0}, payload_sent{0};
@@ -74,7 +76,7 @@ struct ShardStats {  // written by the shard, read from any thread
   std::atomic<uint64_t> replicated{0};                   // store keys of which another server has a copy
   std::atomic<uint64_t> copies{0};                       // of store keys of other servers' shards
   std::atomic<uint64_t> copied{0};                       // payload that went to copies elsewhere
-  std::atomic<uint64_t> to_hand_over{0};                 // store keys that another server lacks, if this one leaves
+  std::atomic<uint64_t> to_hand_over{kNotCounted};       // what nobody else has of a server that is to leave
 };
 
 // The most memory that a key takes beside its sums: in itself, and for each rank in its two rounds.
@@ -106,7 +108,9 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink, private
   void Fail(uint32_t epoch, Code code, const std::string& text);  // tells every worker; later frames are dropped
   void LeaveOut(uint32_t epoch, uint32_t rank);       // a worker of this epoch has died, and the others go on
   void GoOnWithout(uint32_t epoch, uint32_t server);  // the same of another server
-  void HandOver(uint32_t epoch);                      // its server is to leave: stats().to_hand_over goes to 0
+  // Its server is to leave: see ShardStore::HandOver. `sealed`: nothing more comes from workers until it is called
+  // without that. stats().to_hand_over is known some time later.
+  void HandOver(uint32_t epoch, bool sealed);
   const ShardStats& stats() const { return stats_; }
   const StoreFigures& figures() const { return store_.figures(); }
 
@@ -148,7 +152,7 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink, private
   void ConfirmCopy(uint32_t shard, Header copied) override { chain_->Confirm(shard, copied); }
   void EndWaysTo(uint32_t server) override { chain_->Lose(server); }
   void CountCopies();
-  void WatchHandOver(uint32_t epoch);
+  void Seal(bool on);
   bool NextCopy(uint32_t shard, Outgoing& next, std::shared_ptr<const void>& keep) override;
   void OnNewWay(uint32_t shard) override;
   void OnCopied(uint32_t shard, const Header& header) override;
@@ -244,6 +248,7 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink, private
   Seats seats_;  // before the keys, likewise
   Status failure_;
   bool stall_check_armed_ = false;
+  bool sealed_ = false;
   uint64_t order_ = 0;
   uint32_t left_ = 0;  // peers that have said goodbye, or died
   std::unordered_map<uint64_t, std::unique_ptr<Key>> keys_;

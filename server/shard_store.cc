@@ -9,7 +9,7 @@
 namespace byteps_like {
 namespace {
 
-constexpr auto kHandOverLook = std::chrono::milliseconds(10);
+constexpr uint64_t kHandOverBytes = 64 << 20;
 
 }  // namespace
 
@@ -58,21 +58,20 @@ void Shard::GoOnWithout(uint32_t epoch, uint32_t server) {
   });
 }
 
-// What comes while it is going on is handed over, too.
-void Shard::HandOver(uint32_t epoch) {
-  stats_.to_hand_over = UINT64_MAX;  // not counted yet
-  loop_.Post([this, epoch] {
+void Shard::HandOver(uint32_t epoch, bool sealed) {
+  stats_.to_hand_over = kNotCounted;
+  loop_.Post([this, epoch, sealed] {
     if (epoch != world_.epoch || !chain_ || !failure_.ok()) return;
-    store_.HandOver();
-    WatchHandOver(epoch);
+    Seal(sealed);
+    stats_.to_hand_over = store_.HandOver(kHandOverBytes);
+    CountCopies();
   });
 }
 
-void Shard::WatchHandOver(uint32_t epoch) {
-  if (epoch != world_.epoch || !failure_.ok()) return;
-  CountCopies();
-  stats_.to_hand_over = store_.lacking();
-  loop_.CallAt(Clock::now() + kHandOverLook, [this, epoch] { WatchHandOver(epoch); });
+// Who is kept out goes on over another link, here or at another server.
+void Shard::Seal(bool on) {
+  if (std::exchange(sealed_, on) == on || !on) return;
+  for (auto& peer : peers_) Drop(*peer, Status(Code::kClosed, "this server is about to leave"));
 }
 
 void Shard::CountCopies() {

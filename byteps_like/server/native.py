@@ -125,14 +125,16 @@ class NativeServer:
         for server in servers:
             self._core.go_on_without(self._epoch, server)
 
-    def hand_over(self) -> None:
-        """Other servers of the view get copies of all values that this one keeps, and have the same ever after."""
-        self._core.hand_over(self._epoch)
+    def hand_over(self, *, sealed: bool) -> None:
+        """Other servers of the view get copies of all values that this one keeps, and have the same ever after.
+        `sealed`: links to workers are closed until it is called without that, so that nothing changes any more."""
+        self._core.hand_over(self._epoch, sealed)
 
     @property
-    def has_handed_over(self) -> bool:
-        """They have all of it."""
-        return bool(self._core.has_handed_over)
+    def to_hand_over(self) -> int | None:
+        """How many keys nobody else has yet, as of the last `hand_over`; None: that isn't known yet."""
+        left: int | None = self._core.to_hand_over
+        return left
 
     def shard_stats(self) -> list[dict[str, int]]:
         """Counters of each shard.

@@ -67,12 +67,12 @@ class ServerStore(Protocol):
     def go_on_without(self, servers: Sequence[int]) -> None:
         """The same of other servers."""
 
-    def hand_over(self) -> None:
-        """Gives other servers of the view all that it keeps, and whatever changes of that."""
+    def hand_over(self, *, sealed: bool) -> None:
+        """Gives other servers of the view all that it keeps, and whatever changes of that. `sealed`: nothing may."""
 
     @property
-    def has_handed_over(self) -> bool:
-        """They have it."""
+    def to_hand_over(self) -> int | None:
+        """What they don't have, as of the last `hand_over`; None: that isn't known yet."""
 
     def stats(self) -> dict[str, int]:
         """Counters."""
@@ -140,7 +140,7 @@ class ServerProcess:
         self._traced: int | None = None
         self._meter: CardMeter | None = None
         self._epoch = 0  # that the store serves
-        self._handing_over: threading.Thread | None = None
+        self._handing_over = 0  # the epoch in which it does so
         self._ended = threading.Event()
         self.on_rank: Callable[[int], None] | None = None
         """Called with this server's rank when an epoch begins."""
@@ -264,20 +264,23 @@ class ServerProcess:
         elif event.kind is EventKind.LOST:
             self._store.leave_out(event.ranks)
             self._store.go_on_without(event.servers)
-        elif event.kind is EventKind.DRAIN and event.hand_over and self._handing_over is None:
-            self._handing_over = threading.Thread(target=self._hand_over, name="byteps_like-hand-over", daemon=True)
-            self._handing_over.start()
+        elif event.kind is EventKind.DRAIN and event.hand_over and self._handing_over != self._epoch:
+            self._handing_over = self._epoch
+            threading.Thread(target=self._hand_over, name="byteps_like-hand-over", daemon=True).start()
 
     def _hand_over(self) -> None:
-        """Leaves once others have all that this server keeps, in whatever epoch that is."""
-        epoch = 0
-        while not self._ended.is_set():
-            if epoch != (epoch := self._epoch):
-                self._store.hand_over()
-            elif self._store.has_handed_over:
+        """Leaves once others have all that this server keeps, unless its epoch ends before. What comes while the last
+        of it is on its way must go along, so it looks once more when nothing can come any more."""
+        epoch, sealed = self._epoch, False
+        self._store.hand_over(sealed=False)
+        while not self._ended.wait(_HAND_OVER_LOOK) and self._epoch == epoch:
+            left = self._store.to_hand_over
+            if left == 0 and sealed:
                 self._client.leave(handed_over=True)
                 return
-            self._ended.wait(_HAND_OVER_LOOK)
+            if left is not None:
+                sealed = left == 0
+                self._store.hand_over(sealed=sealed)
 
 
 class EmbeddedServer:

@@ -44,12 +44,9 @@ class StoreTerms:
         return f"combine {self.combining.text()}, update {self.update.spec()}"
 
     def again(self, worker: Worker) -> StoreTerms:
-        """The same in another world, whose only server may be left without one for copies. Raises InvalidArgumentError
-        for a policy that so many ranks can't have."""
+        """The same in another world. Raises InvalidArgumentError for a policy that so many ranks can't have."""
         policy = policy_for(worker, self.policy, self.update, self.combining)
-        on_loss, replicas = self.asked
-        possible = replicas if _places(worker).copies else 1
-        return replace(self, policy=policy, **_of_job(worker, policy, on_loss, possible))
+        return replace(self, policy=policy, **_of_job(worker, policy, *self.asked))
 
     def check_push(self, weight: float, lr: float | None, *, integers: bool, last: bool = True) -> None:
         """Raises InvalidArgumentError for what can't come with a contribution."""
@@ -82,17 +79,13 @@ def terms_of(
 
 def _of_job(worker: Worker, policy: Policy, on_loss: str | None, replicas: int | None) -> dict[str, Any]:
     """What depends on the job: by default ranks go on without one that has died where all else does, too."""
-    places = _places(worker)
+    places = worker.places() if isinstance(worker, Placed) else Places(1, 0)
     usual = "finish" if places.finishes else "raise"
     return {"on_loss": on_loss or usual, "replicas": _replicas(places, policy, replicas)}
 
 
-def _places(worker: Worker) -> Places:
-    return worker.places() if isinstance(worker, Placed) else Places(1, 0)
-
-
 def _replicas(places: Places, policy: Policy, asked: int | None) -> int:
-    """By default two, where another server goes on with the copy."""
+    """By default two, where another server goes on with the copy. An elastic job that has one server may get more."""
     possible = places.copies and not isinstance(policy, Hogwild)
     if asked is None:
         return 2 if possible else 1
@@ -100,10 +93,12 @@ def _replicas(places: Places, policy: Policy, asked: int | None) -> int:
         raise InvalidArgumentError(f"replicas={asked}: a value is on 1 to {MOST_REPLICAS} servers")
     if asked > 1 and isinstance(policy, Hogwild):
         raise InvalidArgumentError(f"replicas={asked}: with hogwild values are in memory of one host: use replicas=1")
+    if asked > 1 and places.finishes and places.servers == 1:
+        return 1
     if asked > 1 and not possible:
         raise InvalidArgumentError(
             f"replicas={asked}: copies are of use where a job outlives its servers: in elastic jobs (byteps-like run"
-            f" --min-workers) with two servers or more and no portable workers; this job has {places.servers} servers"
+            f" --min-workers) without portable workers; this job has {places.servers} servers"
         )
     return asked
 

@@ -16,7 +16,7 @@ enum class StateRequest : uint8_t {
   kHeads = 1,      // of some keys: version, bytes of state, clocks
   kRead = 2,       // some bytes of a value or of its state, whatever the policy
   kRows = 3,       // rows of a table from a place on
-  kClear = 4,      // what a restoration of the key has brought so far is dropped
+  kClear = 4,      // a restoration of the key begins; what another one has brought is dropped
   kWrite = 5,      // some bytes that are to be its value or state
   kWriteRows = 6,  // rows that it is to have
   kCommit = 7,     // what was brought is its content from here on, of that version

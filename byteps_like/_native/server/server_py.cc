@@ -167,9 +167,13 @@ void BindServer(nb::module_& m) {
           [](PyServer& self, uint32_t epoch, uint32_t server) { self.server().GoOnWithout(epoch, server); },
           nb::arg("epoch"), nb::arg("server"), "This server of the epoch is gone, and the others go on.")
       .def(
-          "hand_over", [](PyServer& self, uint32_t epoch) { self.server().HandOver(epoch); }, nb::arg("epoch"),
-          "Other servers get copies of all values that this one keeps, and have the same ever after.")
-      .def_prop_ro("has_handed_over", [](PyServer& self) { return self.server().has_handed_over(); })
+          "hand_over", [](PyServer& self, uint32_t epoch, bool sealed) { self.server().HandOver(epoch, sealed); },
+          nb::arg("epoch"), nb::arg("sealed"),
+          "Other servers get copies of all values that this one keeps, and have the same ever after. `sealed`: nothing "
+          "more comes from workers.")
+      .def_prop_ro(
+          "to_hand_over", [](PyServer& self) { return self.server().to_hand_over(); },
+          "How much nobody else has, as of the last `hand_over`; None: that isn't known yet.")
       .def(
           "next_event",
           [](PyServer& self, double seconds) { return BlockWithoutGil([&] { return self.events().Pop(seconds); }); },

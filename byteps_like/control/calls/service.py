@@ -421,7 +421,9 @@ class SchedulerService:
 
     def _placer(self) -> Placer:
         view = self._view()
-        lost = {seat.member.rank for seat in self._epoch().lost_servers()} if self._followed == view.number else set()
+        lost = (
+            {seat.member.rank for seat in self._epoch().parting_servers()} if self._followed == view.number else set()
+        )
         weights = list(self._weights) or [float(max(server.shards, 1)) for server in view.servers]
         for rank in lost:
             weights[rank] = 0.0
@@ -433,7 +435,7 @@ class SchedulerService:
         """What the epoch can go on without, as tensors have been declared."""
         epoch, table = self._epoch(), self._table()
         epoch.can_lose_workers, epoch.can_lose_servers = table.can_lose_workers, table.can_lose_servers
-        epoch.can_hand_over = table.can_hand_over
+        epoch.can_hand_over, epoch.keeps_values = table.can_hand_over, table.keeps_values
 
     def _replan(self, why: str, partition_bytes: int = 0, weights: Sequence[float] = ()) -> int:
         """Places all tensors anew and tells the workers; how many move. Raises InvalidArgumentError."""
@@ -527,7 +529,7 @@ class SchedulerService:
             return
         if epoch.can_lose_workers:
             table.leave_out(epoch.gone())
-        lost = len(epoch.lost_servers())
+        lost = len(epoch.parting_servers())
         if lost != self._servers_lost and self.membership.state is JobState.RUNNING:
             self._servers_lost = lost
             table.place_by(self._placer())

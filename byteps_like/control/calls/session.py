@@ -153,8 +153,10 @@ class Session:
         return isinstance(error, RefusedError) or (isinstance(error, PeerLostError) and error.peer == "scheduler")
 
     async def _take_leave(self, request: pb.LeaveRequest, timeout: float) -> None:
-        """A worker is in no hurry where another scheduler may come: who isn't heard has died, for the others."""
-        waits = self._may_be_replaced and self.error is None and self._claim.member.role is MemberRole.WORKER
+        """A worker, or a server that has handed over what it kept, is in no hurry where another scheduler may come: who
+        isn't heard has died, for the others."""
+        needs = self._claim.member.role is MemberRole.WORKER or request.handed_over
+        waits = self._may_be_replaced and self.error is None and needs
         deadline = time.monotonic() + self._grace
         while True:
             try:
@@ -301,6 +303,8 @@ class Session:
                 self._fail(event.error or BytePSLikeError(event.text), event)
                 return
         elif event.kind is EventKind.ENDED:
+            if self._claim.member.role is MemberRole.SERVER:
+                self.dismissal = None  # nobody is to come in its place any more
             self._views.put_nowait(ShutdownError(event.text))
         elif event.kind is EventKind.JOINERS or (event.kind is EventKind.LOST and self._config.elastic):
             self.changes += 1

@@ -32,6 +32,9 @@ class Epoch:
     least: int = 1
     """Workers with which it can go on."""
 
+    keeps_values: bool = False
+    """Servers keep some, not only sums."""
+
     given_up: set[str] = field(default_factory=set)
     """Names of tensors whose ranks disagree, for which nobody waits any more."""
 
@@ -84,6 +87,10 @@ class Epoch:
     def lost_servers(self) -> list[Seat]:
         """Servers that have left, or are about to, or have died."""
         return [seat for seat in self.servers() if seat.state in _NOT_SERVING]
+
+    def parting_servers(self) -> list[Seat]:
+        """The same, and those that were asked to leave: nothing new is placed on them."""
+        return [seat for seat in self.servers() if seat.state in _NOT_SERVING or seat.drained]
 
     def left(self) -> list[Seat]:
         """Workers that have left in order."""

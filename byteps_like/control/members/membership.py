@@ -390,7 +390,7 @@ class Membership:
             check_worker(epoch, seat, len(self.forming.workers))
         else:
             check_server(epoch, seat)
-        if not seat.is_worker and epoch.can_lose_servers:
+        if not seat.is_worker and not epoch.keeps_values:
             self._become(seat, SeatState.LEAVING)
             epoch.take_loss([seat])
             self._tell_loss([seat], f"{describe(seat.member)} leaves, as it was asked to")
@@ -617,6 +617,7 @@ class Membership:
         """Back to forming: servers wait for the next epoch without joining again; the job ends if no worker comes."""
         self.state, self.linger = JobState.FORMING, linger
         self._quiet_check.stop()
+        self._dismiss_drained(self._current())
         for seat in self._current().seats.values():
             if seat.state is SeatState.RUNNING and not seat.is_worker:
                 self._become(seat, SeatState.WAITING)
@@ -628,6 +629,16 @@ class Membership:
         self._evict_excess()
         self._end_if_deserted(now)
         self._form_if_complete(now)
+
+    def _dismiss_drained(self, epoch: Epoch) -> None:
+        """A server that hands over what it keeps leaves now, since that ends with its epoch; if no other one is left,
+        it stays."""
+        for seat in epoch.serving():
+            if seat.drained and len(epoch.serving()) > 1:
+                self._become(seat, SeatState.LEAVING)
+                self._tell_drained([seat])
+            elif seat.drained:
+                seat.drained = False
 
     def _lost_at(self, seat: Seat) -> float:
         assert seat.suspected is not None

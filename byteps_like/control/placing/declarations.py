@@ -63,8 +63,9 @@ class Declarations:
         self._kept = Counter[str]()
         """How many tensors that servers keep there are of each `on_loss`."""
         self._lone = 0
-        self._residual = 0
         """How many of these one server alone has."""
+        self._residual = 0
+        """How many tensors there are whose servers keep error feedback."""
         self._names: dict[int, str] = {}
         """By tensor id, those of the last places that tensors have left included."""
         self._next_id = 0
@@ -157,6 +158,11 @@ class Declarations:
     def can_hand_over(self) -> bool:
         """Whether others could have all that a server has before it leaves: error feedback of codecs they can't."""
         return self._view.finishes_sums and not self._residual
+
+    @property
+    def keeps_values(self) -> bool:
+        """Whether servers do, not only sums."""
+        return any(count for on_loss, count in self._kept.items() if on_loss)
 
     def _count_kept(self, spec: TensorSpec, by: int) -> None:
         self._kept[spec.on_loss] += by

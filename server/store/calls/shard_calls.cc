@@ -57,8 +57,8 @@ void ShardCalls::TryToRun(uint32_t rank) {
   std::vector<uint64_t> replaced;
   for (const auto& one : found)
     if (status.ok()) std::ranges::copy(one->Commit(), std::back_inserter(replaced));
+  for (const uint64_t key : replaced) keys_.Replaced(key);  // first, so that the answer waits for their copies
   Conclude(rank, waiting.header, status, figures);
-  for (const uint64_t key : replaced) keys_.Replaced(key);
 }
 
 // Those partitions of the tensors that are here; of a table, its rows.

@@ -290,9 +290,9 @@ void Copies::Confirm(uint32_t shard, uint64_t key, uint32_t number) {
   After(key, 0, [this, shard, copied] { host_.ConfirmCopy(shard, copied); });
 }
 
-size_t Copies::orphans() const {
+size_t Copies::loose() const {
   const auto is_orphan = [this](const auto& one) { return lost_.contains(servers_[one.second.from]); };
-  return static_cast<size_t>(std::ranges::count_if(copies_, is_orphan));
+  return static_cast<size_t>(std::ranges::count_if(copies_, is_orphan)) + ending_.size();
 }
 
 Status Copies::Missing() {

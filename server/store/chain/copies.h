@@ -65,8 +65,10 @@ class Copies {
   Result<std::unique_ptr<CopiedKey>> Take(uint64_t key);
   static Status Missing();
   bool Keeps(uint64_t key) const { return copies_.contains(key); }
-  size_t orphans() const;                // copies here whose servers before this one are gone, until they are taken
-  size_t kept() const { return held_; }  // copies that count, here
+  // Copies here whose servers before this one are gone, until they are taken; and those elsewhere that don't know yet
+  // that their keys are no more.
+  size_t loose() const;
+  size_t kept() const { return held_; }                                   // copies that count, here
   bool HasCopy(uint64_t key) const { return replicated_.contains(key); }  // that counts, next in its chain
   size_t replicated() const { return replicated_.size(); }                // keys of this shard whose next copy does
 

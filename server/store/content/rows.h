@@ -57,6 +57,7 @@ class RowContent final : public StoreContent {
   // version, its updates, its value and its state, filled up to whole words. Where to go on; 0: that is all.
   uint64_t Save(uint64_t place, size_t most, std::string* to) const;
   size_t saved_bytes() const { return sizeof(uint64_t) + table_.record_bytes(); }  // of a row
+  uint64_t all_saved_bytes() const { return table_.size() * saved_bytes(); }
   // Has these rows, as Save has written them. kInvalid; kCapacity: some may be there.
   Status Restore(std::span<const std::byte> saved);
 

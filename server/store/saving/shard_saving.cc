@@ -155,6 +155,10 @@ Result<std::string> ShardSaving::Answered(std::span<const std::byte> payload) {
   if (!fields.Take(&number)) return Misfits();
   StoreKey* const key = keys_.FindKey(number);
   if (key == nullptr) return Invalid("it has no value");
+  const bool goes_on =
+      request == StateRequest::kWrite || request == StateRequest::kWriteRows || request == StateRequest::kCommit;
+  if (goes_on && !restored_.contains(number))
+    return Status(Code::kPeerLost, "what was brought of it before is lost with its server: restore it again");
   Status done;
   switch (request) {
     case StateRequest::kRead:
@@ -162,7 +166,7 @@ Result<std::string> ShardSaving::Answered(std::span<const std::byte> payload) {
     case StateRequest::kRows:
       return Rows(*key, fields.rest());
     case StateRequest::kClear:
-      restored_.erase(number);
+      restored_[number] = {};
       break;
     case StateRequest::kWrite:
       done = Write(*key, number, fields.rest());

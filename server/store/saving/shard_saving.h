@@ -48,6 +48,7 @@ class ShardSaving {
   void OnFreed(uint64_t key) { restored_.erase(key); }
 
   bool waits() const { return !cuts_.empty(); }
+  size_t restoring() const { return restored_.size(); }  // keys for which something was brought, but not yet committed
   // Ranks that have come to a cut, and wait for others: not while these still train, until `contributed`.
   std::vector<StoreWait> Waits(double contributed) const;
 

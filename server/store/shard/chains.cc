@@ -65,15 +65,31 @@ void ShardStore::FailCopy(uint64_t key, const Status& why) {
   host_.FailStore(Status(why.code(), StoreKeyText(key) + ": " + why.message()));
 }
 
-void ShardStore::HandOver() {
-  if (std::exchange(hands_over_, true)) return;
-  for (auto& [number, entry] : keys_)
-    if (entry->spec->replicas < 2) CopyWhole(*entry);
+size_t ShardStore::HandOver(uint64_t most) {
+  hands_over_ = true;
+  size_t lacking = copies_.loose() + saving_.restoring();
+  uint64_t under_way = 0;
+  std::vector<Entry*> others;
+  for (auto& [number, entry] : keys_) {
+    if (entry->key == nullptr || copies_.HasCopy(number)) continue;
+    ++lacking;
+    if (copies_.Has(number)) {
+      under_way += BytesOf(*entry);
+    } else {
+      others.push_back(entry.get());
+    }
+  }
+  for (Entry* const entry : others) {
+    if (under_way != 0 && under_way + BytesOf(*entry) > most) break;
+    under_way += BytesOf(*entry);
+    CopyWhole(*entry);
+  }
+  return lacking;
 }
 
-size_t ShardStore::lacking() const {
-  const auto lacks = [this](const auto& one) { return one.second->key != nullptr && !copies_.HasCopy(one.first); };
-  return static_cast<size_t>(std::ranges::count_if(keys_, lacks)) + copies_.orphans();
+// That are copied to begin with.
+uint64_t ShardStore::BytesOf(const Entry& entry) {
+  return entry.of_rows() ? entry.key->rows().all_saved_bytes() : entry.total + entry.key->state().size();
 }
 
 void ShardStore::OnServerGone(uint32_t server) {

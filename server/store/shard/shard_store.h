@@ -78,10 +78,11 @@ class ShardStore : private CalledKeys, private SavedKeys, private CopyHost {
   void OnLinkGone(uint32_t rank);
   void OnLeft(uint32_t rank);  // it will contribute no more, and read no more
   void OnServerGone(uint32_t server);
-  // This server is to leave: from here on another one has a copy of each key, too, whatever its spec says.
-  void HandOver();
-  size_t lacking()
-      const;  // keys with a value, or copies that workers will come for, that no other server has a copy of
+  // This server is to leave: from here on another one is to have a copy of each key, too, whatever its spec says.
+  // Begins some of those that there aren't, so that `most` bytes are on their way at once, more each time that it is
+  // called. How many keys with a value, copies that workers will come for, and restorations under way nobody else has
+  // yet.
+  size_t HandOver(uint64_t most);
   Copies& copies() { return copies_; }  // for the links of the chains
   void PassTime();
 
@@ -144,6 +145,7 @@ class ShardStore : private CalledKeys, private SavedKeys, private CopyHost {
   bool IsWhereItIs(uint32_t rank, const Header& header);
   bool TakeOver(uint32_t rank, const Header& header);
   uint32_t ReplicasOf(const Entry& entry) const;
+  static uint64_t BytesOf(const Entry& entry);
   void CopyWhole(Entry& entry);
   void CopyChanges(Entry& entry);
   KeyTerms TermsOf(const Entry& entry) const;

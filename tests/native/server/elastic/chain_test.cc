@@ -145,12 +145,18 @@ bool AreReplicated(Cluster& cluster, const std::vector<bool>& dead, uint64_t key
   return ReplicatedIn(cluster, dead) >= keys;
 }
 
-// The same.
+// Within 20 s a server is ready to leave: it has nothing that others lack, and gets nothing any more.
 bool HandsOver(Server& server) {
   const Deadline end = Clock::now() + std::chrono::seconds(20);
-  server.HandOver(1);
-  while (!server.has_handed_over() && Clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return server.has_handed_over();
+  bool sealed = false;
+  for (server.HandOver(1, sealed); Clock::now() < end; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+    const auto left = server.to_hand_over();
+    if (!left) continue;
+    if (*left == 0 && sealed) return true;
+    sealed = *left == 0;
+    server.HandOver(1, sealed);
+  }
+  return false;
 }
 
 // Kills one server after the other, each once there are copies of all that it has. Whether there were.

@@ -200,6 +200,7 @@ TEST_CASE("shard saving: a value, its state and its version come, and go back, t
   CHECK(heads.size() == 2 * (24 + 8 * kRanks));
   shard.Push(kX, 0, 7);
 
+  shard.Asked(Request(StateRequest::kClear, kX));
   for (const auto& [part, bytes] : {std::pair{SavedPart::kValue, value}, std::pair{SavedPart::kState, state}})
     for (const size_t at : {size_t{0}, size_t{12}})
       shard.Asked(Request(StateRequest::kWrite, kX)
@@ -217,14 +218,28 @@ TEST_CASE("shard saving: a value, its state and its version come, and go back, t
 TEST_CASE("shard saving: what was brought is dropped when it is cleared") {
   Shard shard;
   const std::string before = Read(shard, kX, SavedPart::kValue);
+  shard.Asked(Request(StateRequest::kClear, kX));
   shard.Asked(Request(StateRequest::kWrite, kX) << uint8_t{0} << uint64_t{0} << std::string(8, '\x01'));
   shard.Asked(Request(StateRequest::kClear, kX));
   shard.Asked(Request(StateRequest::kCommit, kX) << uint64_t{5});
   CHECK(Read(shard, kX, SavedPart::kValue).substr(8) == before.substr(8));
 }
 
+TEST_CASE("shard saving: a restoration that was begun at another server is not ended here") {
+  Shard shard;
+  const auto lost = [&](const Text& text) { CHECK_FALSE(shard.Asked(text, Code::kPeerLost).empty()); };
+  lost(Request(StateRequest::kWrite, kX) << uint8_t{0} << uint64_t{0} << std::string(8, 'a'));
+  lost(Request(StateRequest::kWriteRows, kTable));
+  lost(Request(StateRequest::kCommit, kX) << uint64_t{5});
+  shard.Asked(Request(StateRequest::kClear, kX));
+  shard.Asked(Request(StateRequest::kCommit, kX) << uint64_t{5});
+  lost(Request(StateRequest::kCommit, kX) << uint64_t{6});
+  CHECK(shard.FindKey(kX)->ledger().version() == 5);
+}
+
 TEST_CASE("shard saving: what makes no sense is answered so, and changes nothing") {
   Shard shard;
+  for (const uint64_t key : {kX, kTable}) shard.Asked(Request(StateRequest::kClear, key));
   const auto wrong = [&](const Text& text) { CHECK_FALSE(shard.Asked(text, Code::kInvalid).empty()); };
   wrong(Text());
   wrong(Text() << uint8_t{0} << kX);
@@ -244,7 +259,7 @@ TEST_CASE("shard saving: what makes no sense is answered so, and changes nothing
   wrong(Text() << static_cast<uint8_t>(StateRequest::kHeads) << uint64_t{77});
   CHECK(shard.FindKey(kX)->ledger().version() == 0);
   shard.Send(0, FrameType::kState, shard.numbers + 1, "x");
-  CHECK(shard.refused.back() == "request 17 has come in place of request 16");
+  CHECK(shard.refused.back() == "request 19 has come in place of request 18");
   shard.Send(0, FrameType::kCut, shard.numbers, Cut({}, ""));
   shard.Send(0, FrameType::kCut, shard.numbers, Cut({77}, ""));
   shard.Send(0, FrameType::kCut, shard.numbers, Cut({kX}, std::string(kMaxWord + 1, 'a')));

@@ -7,7 +7,7 @@ import pytest
 from byteps_like.control.members.drains import DrainOrder, DrainProgress, DrainState
 from byteps_like.control.members.past import JobState
 from byteps_like.control.types import EventKind, MemberRole
-from byteps_like.errors import RefusedError
+from byteps_like.errors import MismatchError, RefusedError
 from tests.unit.control.members.test_elastic_membership import ROOM, Elastic
 
 WORKER, SERVER = MemberRole.WORKER, MemberRole.SERVER
@@ -124,7 +124,7 @@ def hands_over(servers: int) -> Elastic:
     """Of whose values there are no copies."""
     job = running(servers)
     assert job.membership.epoch is not None
-    job.membership.epoch.can_lose_servers = False
+    job.membership.epoch.can_lose_servers, job.membership.epoch.keeps_values = False, True
     return job
 
 
@@ -161,6 +161,41 @@ def test_the_next_scheduler_asks_for_them_again() -> None:
     job.membership.epoch.can_lose_servers = False  # as the declarations say
     *_, asked = job.events("s1", EventKind.DRAIN)
     assert asked.hand_over
+
+
+def test_what_servers_keep_is_handed_over_though_others_have_copies() -> None:
+    """Which may not be whole yet."""
+    job = hands_over(2)
+    assert job.membership.epoch is not None
+    job.membership.epoch.can_lose_servers = True
+    drain(job, SERVER, 1)
+    (asked,) = job.events("s1", EventKind.DRAIN)
+    assert asked.hand_over and job.events("w1", EventKind.LOST) == []
+
+
+def test_a_world_that_ends_meanwhile_takes_with_it_what_there_was_to_hand_over() -> None:
+    job = hands_over(2)
+    drain(job, SERVER, 1)
+    job.report(job.names("w1")[0], MismatchError("seen"))
+    *_, asked = job.events("s1", EventKind.DRAIN)
+    assert not asked.hand_over, "it may leave now"
+    job.do("leave", "s1", False)
+    job.again(*job.names("w1"))
+    job.get_ready("s0")
+    assert job.state is JobState.RUNNING and len(job.worlds("s0")[-1].servers) == 1
+
+
+def test_the_last_server_stays_for_the_next_world() -> None:
+    job = hands_over(2)
+    assert job.membership.epoch is not None
+    job.membership.epoch.can_lose_servers = True
+    drain(job, SERVER, 1)
+    job.die("s0")
+    assert job.state is JobState.RUNNING
+    job.report(job.names("w1")[0], MismatchError("seen"))
+    job.again(*job.names("w1"))
+    job.get_ready("s1")
+    assert job.state is JobState.RUNNING and len(job.events("s1", EventKind.DRAIN)) == 1
 
 
 @pytest.mark.parametrize("how", ["dies", "leaves"])
