@@ -5,10 +5,19 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from byteps_like.torch.elastic.termination import leaves_when_terminated
+
+
+@pytest.fixture(autouse=True)
+def default() -> Iterator[None]:
+    """As processes begin: commands that other tests of this one have run may have set a handler."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.processes
@@ -27,25 +36,18 @@ def test_a_forked_child_ends_as_it_would_without() -> None:
 def test_a_handler_of_the_script_stays() -> None:
     def own(*_: object) -> None: ...
 
-    before = signal.signal(signal.SIGTERM, own)
-    try:
-        with leaves_when_terminated():
-            assert signal.getsignal(signal.SIGTERM) is own
+    signal.signal(signal.SIGTERM, own)
+    with leaves_when_terminated():
         assert signal.getsignal(signal.SIGTERM) is own
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    assert signal.getsignal(signal.SIGTERM) is own
 
 
 def test_one_that_is_set_meanwhile_stays() -> None:
     def own(*_: object) -> None: ...
 
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with leaves_when_terminated():
-            signal.signal(signal.SIGTERM, own)
-        assert signal.getsignal(signal.SIGTERM) is own
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with leaves_when_terminated():
+        signal.signal(signal.SIGTERM, own)
+    assert signal.getsignal(signal.SIGTERM) is own
 
 
 def test_the_default_is_back_afterwards() -> None:
