@@ -90,8 +90,9 @@ class SocketFolder:
         try:
             _sweep(parent)
             self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-            self._lock = os.open(self._folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(self._folder / "unlocked", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
+            (self._folder / "unlocked").rename(self._folder / "lock")  # nobody sees a lock that isn't held yet
         except OSError as error:
             raise SystemCallError(f"no folder for sockets in {parent}: {error.strerror}") from error
 

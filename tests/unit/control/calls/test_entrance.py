@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 
 from byteps_like import _core
+from byteps_like.control.calls import entrance
 from byteps_like.control.calls.entrance import SocketFolder, peer_name, port_of
 
 SECRET = b"a secret of at least 32 characters, for tests"
@@ -229,6 +232,20 @@ def test_folders_are_private_and_go_with_their_process() -> None:
     made.close()
     made.close()
     assert not folder.exists()
+
+
+def test_nobody_takes_a_folder_for_left_before_it_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = fcntl.flock
+
+    def others_look_first(file: int, how: int) -> None:
+        if how == fcntl.LOCK_EX:
+            entrance._sweep(Path(tempfile.gettempdir()))
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", others_look_first)
+    made = SocketFolder()
+    assert Path(made.path("lock")).exists()
+    made.close()
 
 
 def test_a_folder_that_is_just_being_made_is_left_alone() -> None:
