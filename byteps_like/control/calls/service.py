@@ -421,9 +421,8 @@ class SchedulerService:
 
     def _placer(self) -> Placer:
         view = self._view()
-        lost = (
-            {seat.member.rank for seat in self._epoch().parting_servers()} if self._followed == view.number else set()
-        )
+        parting = self._epoch().parting_servers() if self._followed == view.number else []
+        lost = {seat.member.rank for seat in parting}
         weights = list(self._weights) or [float(max(server.shards, 1)) for server in view.servers]
         for rank in lost:
             weights[rank] = 0.0

@@ -318,12 +318,10 @@ class Session:
     def _take_dismissal(self, event: WatchEvent) -> None:
         """A server leaves at once if others have what it had. A worker leaves when all of its world know."""
         self.dismissal = Dismissal(event.text, event.replace)
-        if self._claim.member.role is MemberRole.SERVER and event.hand_over:
-            return
-        if self._claim.member.role is MemberRole.SERVER:
-            self._views.put_nowait(ShutdownError(event.text))
-        else:
+        if self._claim.member.role is not MemberRole.SERVER:
             self.changes += 1
+        elif not event.hand_over:
+            self._views.put_nowait(ShutdownError(event.text))
 
     def _record(self, order: str) -> None:
         """Records a timeline. Who counts steps ends it alone; a server a little later, with the last results."""

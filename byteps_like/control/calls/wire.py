@@ -125,18 +125,9 @@ def event_from_wire(message: pb.Event) -> WatchEvent:
     kind = _KIND_OF.get(message.kind, EventKind.WARNING)
     ranks, servers = tuple(message.ranks), tuple(message.servers)
     return WatchEvent(
-        kind,
-        message.text,
-        error,
-        moves,
-        found,
-        question,
-        ranks,
-        servers,
-        message.epoch,
-        message.replace,
-        message.hand_over,
-    )
+        kind, message.text, error, moves, found, question, ranks, servers, message.epoch,
+        replace=message.replace, hand_over=message.hand_over,
+    )  # fmt: skip
 
 
 def move_to_wire(move: Move) -> pb.Move:

@@ -29,11 +29,11 @@ class Epoch:
     can_hand_over: bool = False
     """A server that is to leave can give them what nobody else has."""
 
-    least: int = 1
-    """Workers with which it can go on."""
-
     keeps_values: bool = False
     """Servers keep some, not only sums."""
+
+    least: int = 1
+    """Workers with which it can go on."""
 
     given_up: set[str] = field(default_factory=set)
     """Names of tensors whose ranks disagree, for which nobody waits any more."""

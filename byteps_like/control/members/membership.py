@@ -574,8 +574,10 @@ class Membership:
     ) -> Epoch:
         limits = WorldLimits.of(view.settings, view.size)
         least = 1 if limits is None else limits.least
-        goes_on = view.finishes_sums
-        return Epoch(view, seats, now, failure, goes_on, goes_on, goes_on, least)
+        able = view.finishes_sums
+        return Epoch(
+            view, seats, now, failure, can_lose_workers=able, can_lose_servers=able, can_hand_over=able, least=least
+        )
 
     def _is_elastic(self) -> bool:
         return self.forming.succession() is not None
