@@ -34,6 +34,7 @@ class StateRequest(IntEnum):
     WRITE = 5
     WRITE_ROWS = 6
     COMMIT = 7
+    GIVE_UP = 8
 
 
 class SavedPart(IntEnum):
@@ -134,7 +135,7 @@ def decode_rows(payload: Buffer) -> tuple[int, int, memoryview]:
 
 
 def encode_clear(key: int) -> bytes:
-    """What was brought for a key is dropped."""
+    """A restoration of a key begins: what another one has brought is dropped."""
     return struct.pack("<BQ", StateRequest.CLEAR, key)
 
 
@@ -151,3 +152,8 @@ def encode_write_rows(key: int, rows: Buffer) -> bytes:
 def encode_commit(key: int, version: int) -> bytes:
     """What was brought is what the key keeps from here on."""
     return struct.pack("<BQQ", StateRequest.COMMIT, key, version)
+
+
+def encode_give_up(key: int) -> bytes:
+    """The restoration of a key ends, and what was brought is dropped."""
+    return struct.pack("<BQ", StateRequest.GIVE_UP, key)

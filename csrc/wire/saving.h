@@ -20,6 +20,7 @@ enum class StateRequest : uint8_t {
   kWrite = 5,      // some bytes that are to be its value or state
   kWriteRows = 6,  // rows that it is to have
   kCommit = 7,     // what was brought is its content from here on, of that version
+  kGiveUp = 8,     // the restoration of the key ends without it
 };
 
 enum class SavedPart : uint8_t { kValue = 0, kState = 1 };

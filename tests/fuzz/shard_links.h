@@ -17,7 +17,8 @@ class ShardLinks {
   explicit ShardLinks(uint64_t memory_limit) : limit_(memory_limit) {
     Shard::Options options;
     options.memory_limit = memory_limit;
-    options.on_event = [this](Code code, const std::string&, bool fatal) {
+    options.on_event = [this](uint32_t epoch, Code code, const std::string&, bool fatal) {
+      Require(epoch == kEpoch);
       Require(code != Code::kOk && CodeFrom(static_cast<uint32_t>(code)) == code);
       failures_ += fatal;
       Require(failures_ <= 1);

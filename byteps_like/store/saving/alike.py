@@ -109,6 +109,10 @@ class SavedAlike(Saved):
             one.state, one.version = brought.state, brought.version
 
     @override
+    def give_up(self) -> None:
+        self._brought.clear()
+
+    @override
     def settle(self, manifest: Manifest) -> None:
         self._brought.clear()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -243,17 +244,26 @@ def put(
 def replace_all(saved: Saved, manifest: Manifest, bring: Callable[[], None], what: str) -> None:
     """The same of what all ranks `bring`, each a part. Raises what that raises, of any of them."""
     saved.agree(what)
-    saved.clear()
-    saved.agree("begin to restore")
+    try:
+        saved.clear()
+        saved.agree("begin to restore")
+        _all_bring(saved, bring)
+    except BytePSLikeError:
+        with suppress(BytePSLikeError):  # whoever can't be told any more has nothing left of it either
+            saved.give_up()
+        raise
+    saved.commit(manifest)
+    saved.agree("go on")
+    saved.settle(manifest)
+
+
+def _all_bring(saved: Saved, bring: Callable[[], None]) -> None:
     error: BytePSLikeError | None = None
     try:
         bring()
     except BytePSLikeError as failed:
         error = failed
     saved.agree("have restored", error)
-    saved.commit(manifest)
-    saved.agree("go on")
-    saved.settle(manifest)
 
 
 def check(saved: Saved, manifest: Manifest, where: str) -> None:

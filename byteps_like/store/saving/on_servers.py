@@ -17,6 +17,7 @@ from byteps_like.wire.saving import (
     SavedPart,
     encode_clear,
     encode_commit,
+    encode_give_up,
     encode_write,
     encode_write_rows,
 )
@@ -78,6 +79,10 @@ class SavedOnServers(Saved):
     @override
     def commit(self, manifest: Manifest) -> None:
         self._store.ask([one.asks(encode_commit(one.key, _version(manifest, one))) for one in self._own])
+
+    @override
+    def give_up(self) -> None:
+        self._store.ask([one.asks(encode_give_up(one.key)) for one in self._own])
 
     @override
     def settle(self, manifest: Manifest) -> None:

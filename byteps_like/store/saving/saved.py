@@ -100,7 +100,7 @@ class Saved(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """What was brought is dropped."""
+        """A restoration begins: what another one has brought is dropped."""
 
     @abstractmethod
     def bring(self, manifest: Manifest, read: ReadPiece) -> None:
@@ -113,6 +113,10 @@ class Saved(ABC):
     @abstractmethod
     def commit(self, manifest: Manifest) -> None:
         """What was brought is what is kept from here on."""
+
+    @abstractmethod
+    def give_up(self) -> None:
+        """The restoration has failed before anything was changed: what was brought is dropped."""
 
     @abstractmethod
     def settle(self, manifest: Manifest) -> None:

@@ -48,7 +48,7 @@ void ShardSaving::Reset(uint32_t ranks) {
 void ShardSaving::OnFrame(uint32_t rank, const Header& header, std::span<const std::byte> payload) {
   if (!requests_.Takes(rank, header)) return;
   if (header.type == FrameType::kCut) return OnCut(rank, header, payload);
-  auto answer = Answered(payload);
+  auto answer = Answered(rank, payload);
   const Status status = answer.status();
   requests_.Answer(rank, header,
                    status.ok() ? status : Status(status.code(), KeyText(header.key) + ": " + status.message()),
@@ -123,7 +123,8 @@ void ShardSaving::OnLinkGone(uint32_t rank) {
   std::erase_if(cuts_, [](const auto& one) { return one.second.comers.empty(); });
 }
 
-void ShardSaving::OnLeft(uint32_t) {
+void ShardSaving::OnLeft(uint32_t rank) {
+  std::erase_if(restored_, [rank](const auto& one) { return one.second.by == rank; });
   std::vector<uint64_t> all;
   all.reserve(cuts_.size());
   for (const auto& [first, cut] : cuts_) all.push_back(first);
@@ -145,7 +146,7 @@ std::vector<StoreWait> ShardSaving::Waits(double contributed) const {
 
 // What keys keep
 
-Result<std::string> ShardSaving::Answered(std::span<const std::byte> payload) {
+Result<std::string> ShardSaving::Answered(uint32_t rank, std::span<const std::byte> payload) {
   Fields fields(payload);
   uint8_t what = 0;
   uint64_t number = 0;
@@ -158,7 +159,8 @@ Result<std::string> ShardSaving::Answered(std::span<const std::byte> payload) {
   const bool goes_on =
       request == StateRequest::kWrite || request == StateRequest::kWriteRows || request == StateRequest::kCommit;
   if (goes_on && !restored_.contains(number))
-    return Status(Code::kPeerLost, "what was brought of it before is lost with its server: restore it again");
+    return Status(Code::kPeerLost,
+                  "what was brought of it before is lost with its server, or with a rank: restore it again");
   Status done;
   switch (request) {
     case StateRequest::kRead:
@@ -166,7 +168,7 @@ Result<std::string> ShardSaving::Answered(std::span<const std::byte> payload) {
     case StateRequest::kRows:
       return Rows(*key, fields.rest());
     case StateRequest::kClear:
-      restored_[number] = {};
+      restored_[number] = {.by = rank};
       break;
     case StateRequest::kWrite:
       done = Write(*key, number, fields.rest());
@@ -176,6 +178,9 @@ Result<std::string> ShardSaving::Answered(std::span<const std::byte> payload) {
       break;
     case StateRequest::kCommit:
       done = Commit(*key, number, fields.rest());
+      break;
+    case StateRequest::kGiveUp:
+      restored_.erase(number);
       break;
     default:
       return Invalid("there is no such request");

@@ -64,8 +64,9 @@ class ShardSaving {
   };
   // What is to be the content of a key.
   struct Restored {
-    ShardBuffer value, state;
-    std::unique_ptr<RowContent> rows;
+    uint32_t by = 0;  // the rank that restores it: another one may bring some of it
+    ShardBuffer value = {}, state = {};
+    std::unique_ptr<RowContent> rows = {};
   };
 
   void OnCut(uint32_t rank, const Header& header, std::span<const std::byte> payload);
@@ -73,7 +74,7 @@ class ShardSaving {
   void Conclude(uint64_t first, const Status& status);
   std::vector<uint32_t> MissingFor(const Cut& cut) const;
   std::string WordsOf(const Cut& cut) const;
-  Result<std::string> Answered(std::span<const std::byte> payload);
+  Result<std::string> Answered(uint32_t rank, std::span<const std::byte> payload);
   Result<std::string> Heads(std::span<const std::byte> keys);
   Result<std::string> Read(const StoreKey& key, std::span<const std::byte> asked);
   Result<std::string> Rows(const StoreKey& key, std::span<const std::byte> asked);

@@ -64,6 +64,10 @@ class Held(Saved):
         raise NotImplementedError
 
     @override
+    def give_up(self) -> None:
+        raise NotImplementedError
+
+    @override
     def settle(self, manifest: Manifest) -> None:
         raise NotImplementedError
 

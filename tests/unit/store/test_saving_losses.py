@@ -1,4 +1,5 @@
-"""A checkpoint while a rank dies: at any of its meetings there is a whole one afterwards, the new or the one before."""
+"""A checkpoint, and a restoration, while a rank dies: there is a whole one afterwards, the new or the one before, and
+what all could not restore is given up."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from byteps_like.errors import PeerLostError
-from byteps_like.store.saving.checkpoint import save
+from byteps_like.errors import BytePSLikeError, CorruptError, PeerLostError
+from byteps_like.store.saving.checkpoint import replace_all, save
 from byteps_like.store.saving.manifest import Manifest, SavedTensor, read_manifest, read_piece
 from byteps_like.store.saving.saved import ReadPiece, Saved, SavedContent, Void
 
@@ -58,6 +59,7 @@ class Bytes(Saved):
     def __init__(self, room: Room, rank: int, value: int, dies_at: int = -1) -> None:
         self.name, self.rank, self.ranks = "bytes", rank, RANKS
         self._room, self._value, self._left = room, value, dies_at
+        self.done: list[str] = []
 
     @property
     def tensors(self) -> Mapping[str, SavedTensor]:
@@ -74,10 +76,18 @@ class Bytes(Saved):
         chunk = bytes([self._value]) * size
         yield SavedContent("w", self.turn, size * self.turn, size, 0, self._value, (0,) * RANKS, 0, [chunk])
 
-    def clear(self) -> None: ...
+    def clear(self) -> None:
+        self.done.append("clear")
+
     def bring(self, manifest: Manifest, read: ReadPiece) -> None: ...
     def bring_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None: ...
-    def commit(self, manifest: Manifest) -> None: ...
+    def commit(self, manifest: Manifest) -> None:
+        self.done.append("commit")
+
+    def give_up(self) -> None:
+        self.done.append("give up")
+        raise PeerLostError("the server is gone", rank=self.rank)
+
     def settle(self, manifest: Manifest) -> None: ...
 
 
@@ -93,6 +103,33 @@ def saved_by_all(folder: Path, value: int, victim: int = -1, meeting: int = -1) 
 
     with ThreadPoolExecutor(RANKS) as pool:
         return list(pool.map(of, range(RANKS)))
+
+
+@pytest.mark.parametrize("victim", range(RANKS))
+@pytest.mark.parametrize("failing", ["bring", "meet 1", "meet 2"])
+def test_a_restoration_that_fails_is_given_up_by_all_who_are_left(failing: str, victim: int) -> None:
+    room = Room()
+    meeting = int(failing[-1]) if failing != "bring" else -1
+    saved = [Bytes(room, rank, 0, meeting if rank == victim else -1) for rank in range(RANKS)]
+
+    def bring() -> None:
+        if failing == "bring":
+            raise CorruptError("a piece is damaged")
+
+    def of(rank: int) -> BaseException | None:
+        try:
+            replace_all(saved[rank], Manifest("bytes", 1, RANKS, {}), bring if rank == victim else lambda: None, "go")
+        except (BytePSLikeError, DiedError) as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(RANKS) as pool:
+        outcomes = list(pool.map(of, range(RANKS)))
+    survivors = [rank for rank in range(RANKS) if rank != victim or failing == "bring"]
+    wanted = CorruptError if failing == "bring" else PeerLostError
+    assert all(isinstance(outcomes[rank], wanted) for rank in survivors)
+    assert all("the server is gone" not in str(outcomes[rank]) for rank in survivors), "the first error is the one"
+    assert all(saved[rank].done == ["clear", "give up"] for rank in survivors)
 
 
 def kept(folder: Path) -> tuple[int, bytes]:

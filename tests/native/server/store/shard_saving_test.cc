@@ -237,13 +237,33 @@ TEST_CASE("shard saving: a restoration that was begun at another server is not e
   CHECK(shard.FindKey(kX)->ledger().version() == 5);
 }
 
+TEST_CASE("shard saving: a restoration ends when it is given up, or when its rank leaves") {
+  Shard shard;
+  const auto before = shard.FindKey(kX)->ledger().version();
+  const auto is_over = [&] {
+    CHECK_FALSE(shard.Asked(Request(StateRequest::kCommit, kX) << uint64_t{5}, Code::kPeerLost).empty());
+    CHECK(shard.saving().restoring() == 0);
+    CHECK(shard.FindKey(kX)->ledger().version() == before);
+  };
+  shard.Asked(Request(StateRequest::kGiveUp, kX));  // none has begun
+  shard.Asked(Request(StateRequest::kClear, kX));
+  CHECK(shard.saving().restoring() == 1);
+  shard.Asked(Request(StateRequest::kGiveUp, kX));
+  is_over();
+  shard.Asked(Request(StateRequest::kClear, kX));
+  shard.saving().OnLeft(1);
+  CHECK(shard.saving().restoring() == 1);
+  shard.saving().OnLeft(0);
+  is_over();
+}
+
 TEST_CASE("shard saving: what makes no sense is answered so, and changes nothing") {
   Shard shard;
   for (const uint64_t key : {kX, kTable}) shard.Asked(Request(StateRequest::kClear, key));
   const auto wrong = [&](const Text& text) { CHECK_FALSE(shard.Asked(text, Code::kInvalid).empty()); };
   wrong(Text());
   wrong(Text() << uint8_t{0} << kX);
-  wrong(Text() << uint8_t{8} << kX);
+  wrong(Text() << uint8_t{9} << kX);
   wrong(Request(StateRequest::kRead, 77));
   wrong(Request(StateRequest::kRead, kX) << uint8_t{0});
   wrong(Request(StateRequest::kRead, kX) << uint8_t{2} << uint64_t{0} << uint64_t{4});
