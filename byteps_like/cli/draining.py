@@ -59,13 +59,13 @@ def wait_until_gone(ask: Ask, order: DrainOrder, deadline: float) -> DrainProgre
     mention_at = began + _MENTION_SECONDS
     while True:
         found = _patiently(ask, order, deadline)
-        if found.state not in (DrainState.FORMING, DrainState.ASKED):
+        if found.state in (DrainState.LEFT, DrainState.LOST):
             return found
         if found.number and not order.number:
             order = replace(order, number=found.number)
             print(f"{found.who} is to leave{_WHEN[order.role]}", flush=True)
         now = time.monotonic()
-        what = f"{name} to leave{_WHEN[order.role]}" if order.number else "a world to form that it can leave"
+        what = f"{name} to leave{_WHEN[order.role]}" if order.number else _before(found)
         if now >= deadline:
             more = "; it has been asked, and will when it can" if order.number else "; nobody was asked"
             text = f"waited for {what}, in vain for {now - began:.1f} s{more}"
@@ -74,6 +74,15 @@ def wait_until_gone(ask: Ask, order: DrainOrder, deadline: float) -> DrainProgre
             mention_at = now + _MENTION_SECONDS
             print(f"waiting for {what} ({now - began:.0f} s)", flush=True)
         time.sleep(_ASK_SECONDS)
+
+
+def _before(found: DrainProgress) -> str:
+    """What must happen before it can be asked."""
+    return (
+        f"{found.who} to hand over what it keeps"
+        if found.state.value == "busy"
+        else "a world to form that it can leave"
+    )
 
 
 _WHEN = {MemberRole.SERVER: "", MemberRole.WORKER: " at its next commit()"}

@@ -17,7 +17,7 @@ import psutil
 
 from byteps_like import log as logs
 from byteps_like.config import Config
-from byteps_like.control.calls.client import ControlClient, decline
+from byteps_like.control.calls.client import ControlClient, decline, order_drain
 from byteps_like.control.calls.entrance import Entrance
 from byteps_like.control.calls.leaving import exit_code
 from byteps_like.control.hosts.address import own_host
@@ -25,6 +25,7 @@ from byteps_like.control.hosts.card import CardMeter, link_gbps, open_meter
 from byteps_like.control.hosts.member import own_member
 from byteps_like.control.hosts.rdma import rdma_listen_url, server_urls
 from byteps_like.control.hosts.routes import default_shards, host_id, listen_urls
+from byteps_like.control.members.drains import DrainOrder, DrainState
 from byteps_like.control.types import EventKind, MemberRole, View, WatchEvent
 from byteps_like.errors import BytePSLikeError, ConfigError, ShutdownError
 from byteps_like.limits import raise_open_files
@@ -39,6 +40,8 @@ from byteps_like.timeline.records import SERVERS
 log = logging.getLogger(__name__)
 
 _HAND_OVER_LOOK = 0.02  # seconds between two looks at whether others have all; only while that is awaited
+_ASK_SECONDS = 1.0  # for the scheduler to answer, which may be about to end as well
+_BUSY_SECONDS = 0.1  # between two questions while another server hands over
 
 Notify = Callable[[int, BytePSLikeError, bool], None]
 """Called with the epoch, what a store has noticed in it, and whether that ends it."""
@@ -217,6 +220,23 @@ class ServerProcess:
         """Leaves the job; `serve` returns soon after. Idempotent."""
         self._client.leave()
 
+    def leave_in_order(self) -> None:
+        """Leaves once others have what this server keeps, as `byteps-like server drain --replace` has it do; at once
+        where they can't have it. Blocks until that is begun."""
+        try:
+            own = self._client.member
+            order = DrainOrder(MemberRole.SERVER, own.rank, replace=True, member=own.number)
+            while (asked := order_drain(self._config, order, _ASK_SECONDS)).state is DrainState.BUSY:
+                if self._ended.wait(_BUSY_SECONDS):
+                    return
+            if asked.state is not DrainState.FORMING:
+                return
+            why = "no world runs"
+        except BytePSLikeError as error:
+            why = str(error)
+        log.info("leaves at once: %s", why)
+        self.stop()
+
     @property
     def exit_code(self) -> int:
         """Of a process that was nothing but this server, once it has left in order."""
@@ -314,7 +334,8 @@ def server_config(**given: Any) -> Config:
 
 def run_server(config: Config) -> int:
     """Runs one server until its job has ended, it is asked to leave, or SIGTERM or SIGINT comes; main thread only. The
-    process's exit code.
+    process's exit code. At the first SIGTERM it leaves in order, as platforms send it before they take a machine away;
+    at a second one, and at SIGINT, at once.
 
     Raises as ServerProcess.start does; the workers, who would wait for it, hear of that, too.
     """
@@ -334,8 +355,12 @@ def run_server(config: Config) -> int:
         finally:
             done.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: done.set())
+    def leave(*_: object) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: done.set())
+        threading.Thread(target=server.leave_in_order, name="byteps_like-leave", daemon=True).start()
+
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, lambda *_: done.set())
     thread = threading.Thread(target=serve, name="byteps_like-serve")
     thread.start()
     done.wait()

@@ -37,6 +37,7 @@ _DRAINS = {
     DrainState.ASKED: pb.DrainMemberReply.STATE_ASKED,
     DrainState.LEFT: pb.DrainMemberReply.STATE_LEFT,
     DrainState.LOST: pb.DrainMemberReply.STATE_LOST,
+    DrainState.BUSY: pb.DrainMemberReply.STATE_BUSY,
 }
 _DRAIN_OF = {value: state for state, value in _DRAINS.items()}
 

@@ -15,6 +15,7 @@ class DrainState(StrEnum):
     """How a drain stands."""
 
     FORMING = "forming"  # no world runs that this member could leave: nobody was asked
+    BUSY = "busy"  # another server still hands over what it keeps: nobody was asked
     ASKED = "asked"  # it is still there
     LEFT = "left"
     LOST = "lost"  # it has died
@@ -43,6 +44,7 @@ class DrainProgress:
     number: int = 0
     """Names the member in the orders that follow."""
     who: str = ""
+    """The member; while BUSY, who is to leave before."""
 
 
 class Drains:
@@ -100,11 +102,14 @@ def check_server(epoch: Epoch, seat: Seat) -> None:
         text = "servers keep error feedback of codecs (twoway) that nobody else can have: none can leave"
     elif not any(one is not seat and not one.drained for one in epoch.serving()):
         text = f"{describe(seat.member)} is the only server: start another one first"
-    elif leaving := [one for one in epoch.serving() if one.drained]:
-        text = f"{describe_all(leaving)} still has values to hand over: wait until it has left"
     else:
         return
     raise RefusedError(text, operation="drain")
+
+
+def handing_over(epoch: Epoch) -> list[Seat]:
+    """Servers that were asked to leave, and are there until others have what they keep: one at a time."""
+    return [one for one in epoch.serving() if one.drained]
 
 
 def check_worker(epoch: Epoch, seat: Seat, waiting: int) -> None:

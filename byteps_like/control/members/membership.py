@@ -23,6 +23,7 @@ from byteps_like.control.members.drains import (
     check_server,
     check_worker,
     chosen,
+    handing_over,
     has_that_rank,
     progress_of,
 )
@@ -367,8 +368,17 @@ class Membership:
             return DrainProgress(DrainState.FORMING)
         seat = chosen(self.epoch, order)
         if not seat.drained:
+            self._check_can_leave(seat)
+            if not seat.is_worker and (before := handing_over(self.epoch)):
+                return DrainProgress(DrainState.BUSY, who=describe_all(before))
             self._ask_to_leave(seat, order.replace)
         return progress_of(seat, seat.member.number)
+
+    def _check_can_leave(self, seat: Seat) -> None:
+        if seat.is_worker:
+            check_worker(self._current(), seat, len(self.forming.workers))
+        else:
+            check_server(self._current(), seat)
 
     def _refuse_to_drain(self) -> None:
         raise RefusedError(f"job {self.job!r} is not elastic: a member that leaves would end it", operation="drain")
@@ -386,10 +396,6 @@ class Membership:
 
     def _ask_to_leave(self, seat: Seat, replace: bool) -> None:
         epoch = self._current()
-        if seat.is_worker:
-            check_worker(epoch, seat, len(self.forming.workers))
-        else:
-            check_server(epoch, seat)
         if not seat.is_worker and not epoch.keeps_values:
             self._become(seat, SeatState.LEAVING)
             epoch.take_loss([seat])

@@ -13,6 +13,7 @@ import torch
 
 from byteps_like.config import Config
 from byteps_like.control.calls.client import order_drain, query_status
+from byteps_like.control.calls.status import MemberStatus
 from byteps_like.control.members.drains import DrainOrder, DrainState
 from byteps_like.control.types import MemberRole
 from byteps_like.store.future import Future
@@ -25,11 +26,15 @@ _NEWS = 3.0
 _SIZES = {"scalar": 1, "vector": 1001, "matrix": 300_000}
 
 
+def _servers(job: dict[str, Any]) -> list[MemberStatus]:
+    """Those that are there."""
+    members = query_status(Config.from_env(**job)).members
+    return [one for one in members if one.member.role is MemberRole.SERVER and one.state == "running"]
+
+
 def _replicated(job: dict[str, Any]) -> float:
     """Keys of living servers of which others have copies, as they have told last."""
-    members = query_status(Config.from_env(**job)).members
-    servers = [one for one in members if one.member.role is MemberRole.SERVER and one.state == "running"]
-    return sum(one.stats.get("replicated", 0) for one in servers)
+    return sum(one.stats.get("replicated", 0) for one in _servers(job))
 
 
 def _kill(job: dict[str, Any], server: int, keys: int, last: float = 0.0) -> None:
@@ -52,12 +57,24 @@ def _drain(job: dict[str, Any], server: int) -> None:
     assert progress.state is DrainState.LEFT
 
 
+def _terminate(job: dict[str, Any], servers: list[int]) -> None:
+    """These processes at once. Until they have left."""
+    left = len(_servers(job)) - len(servers)
+    for process in servers:
+        os.kill(process, signal.SIGTERM)
+    end = time.monotonic() + 30
+    while len(_servers(job)) > left:
+        assert time.monotonic() < end, "they have not handed over what they keep"
+        time.sleep(0.05)
+
+
 def count_without_servers(
-    bps: Any, rank: int, size: int, policy: str, gone: dict[int, int], job: dict[str, Any], replicas: int = 2
+    bps: Any, rank: int, size: int, policy: str, gone: dict[int, Any], job: dict[str, Any], how: str = "kill"
 ) -> dict[str, Any]:
     """Pushes a number of its own in every round to a store and to a table, and reads now and then; in rounds `gone`,
-    rank 0 kills the server process of that id, or, if there are no copies, has the server of that rank leave. What
-    became of its pushes, and the sums in the end."""
+    rank 0 kills the server process of that id, or, where there are no copies, has the server of that rank leave
+    ("drain"), or terminates those processes ("SIGTERM"). What became of its pushes, and the sums in the end."""
+    replicas = 2 if how == "kill" else 1
     like = {name: np.zeros(count, np.int64) for name, count in _SIZES.items()}
     store = bps.Store("counts", like, consistency=policy, combine="sum", init="zeros", replicas=replicas)
     table = bps.KV("rows", 2, np.int64, consistency=policy, replicas=replicas)
@@ -66,8 +83,10 @@ def count_without_servers(
     futures: list[Future] = []
     last = 0.0
     for number in range(_ROUNDS):
-        if rank == 0 and number in gone and replicas < 2:
+        if rank == 0 and number in gone and how == "drain":
             _drain(job, gone[number])
+        elif rank == 0 and number in gone and how == "SIGTERM":
+            _terminate(job, gone[number])
         elif rank == 0 and number in gone:
             _kill(job, gone[number], kept, last)
             last = time.monotonic()

@@ -41,7 +41,17 @@ def test_who_leaves_hands_over_what_nobody_else_has(
     pool: Pool, policy: str, transport: str, leaves: dict[int, int]
 ) -> None:
     with Processes(RANKS, 3, transport=transport, elastic=True) as cluster:
-        found = pool.run(cluster, bodies.count_without_servers, policy, leaves, cluster.rank_settings(0), 1)
+        found = pool.run(cluster, bodies.count_without_servers, policy, leaves, cluster.rank_settings(0), "drain")
+    assert [one["counted"] for one in found] == [ROUNDS * KINDS] * RANKS
+    assert [one["sums"] for one in found] == [[ROUNDS * sum(1000**rank for rank in range(RANKS))]] * RANKS
+
+
+def test_servers_that_are_terminated_hand_over_one_after_the_other(pool: Pool) -> None:
+    with Processes(RANKS, 3, elastic=True) as cluster:
+        terminated = [cluster.processes[name] for name in ("server", "server1")]
+        pids = {20: [process.pid for process in terminated]}
+        found = pool.run(cluster, bodies.count_without_servers, "ssp:s=3", pids, cluster.rank_settings(0), "SIGTERM")
+        assert [process.wait(10) for process in terminated] == [0, 0]
     assert [one["counted"] for one in found] == [ROUNDS * KINDS] * RANKS
     assert [one["sums"] for one in found] == [[ROUNDS * sum(1000**rank for rank in range(RANKS))]] * RANKS
 

@@ -72,6 +72,11 @@ def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         drain(monkeypatch, Scheduler(ASKED), 0.2)
     with pytest.raises(DeadlineError, match=r"a world to form that it can leave, in vain for .*; nobody was asked"):
         drain(monkeypatch, Scheduler(DrainProgress(DrainState.FORMING)), 0.1)
+    busy = DrainProgress(DrainState.BUSY, who="server 4 (host a, pid 9)")
+    with pytest.raises(
+        DeadlineError, match=r"waited for server 4 \(.*\) to hand over what it keeps, .*nobody was asked"
+    ):
+        drain(monkeypatch, Scheduler(busy), 0.1)
     assert time.monotonic() - began < 30
     assert "waiting for worker 2 to leave at its next commit() (0 s)" in capsys.readouterr().out
 
