@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from byteps_like.compression.codec import Draw
+from byteps_like.compression.codec import Codec, Draw
 from byteps_like.config_values import LARGEST_PARTITION
 from byteps_like.dtypes import DType
 from byteps_like.errors import CorruptError, InvalidArgumentError
@@ -72,6 +72,7 @@ class KV:
         combine: str = "sum",
         age: str | None = None,
         damp: str | None = None,
+        codec: Codec | str = "",
         filters: Sequence[Filter | str] = (),
         on_loss: str | None = None,
         replicas: int | None = None,
@@ -81,10 +82,11 @@ class KV:
 
         `delay`: by how many pushes a rank may be ahead of the slowest before its pulls wait; math.inf: by any number.
         Or `consistency`, as of a Store ("asp" if neither is given). `update`: what a version does to each row that its
-        contributions name. `combine`, `age`, `damp`, `on_loss`, `replicas`, `worker`: as of a Store. `filters`: what
-        rows go through on their way to servers, and back, one after the other: "significant:delta=0.1",
-        "float:bytes=3", "zlib" (docs/how-to/key-value.md), or Significant(0.1). Ranks may differ in those of rows, but
-        not of payloads.
+        contributions name. `combine`, `age`, `damp`, `on_loss`, `replicas`, `worker`: as of a Store. `codec`: rows
+        travel to servers encoded by it, such as "int8" (docs/how-to/compression.md), those of one push and server
+        together; what it leaves out is lost. `filters`: what rows go through on their way to servers, and back, one
+        after the other: "significant:delta=0.1", "float:bytes=3", "zlib" (docs/how-to/key-value.md), or
+        Significant(0.1). Ranks may differ in those of rows, but not of payloads.
 
         Blocks until all servers have answered. Raises MismatchError where ranks differ, and InvalidArgumentError for
         arguments out of bounds, `delay` together with `consistency`, and a job without servers.
@@ -96,7 +98,7 @@ class KV:
             self._worker, _consistency(delay, consistency), update, combining_by(combine, age, damp), on_loss=on_loss,
             replicas=replicas,
         ))  # fmt: skip
-        self._filters = Filtering(filters, width, self._dtype, self._terms.update)
+        self._filters = Filtering(filters, codec, width, self._dtype, self._terms.update)
         self._open()
         self._calls = InOrder()
         self._pushed = itertools.count()
@@ -264,7 +266,7 @@ class KV:
         self, asked: Sequence[ShardRows], target: Array, priority: int | None
     ) -> tuple[KeepHandle, Callable[[], Sequence[Array]]]:
         """Begins it. What each shard has brought, once it is done."""
-        if self._filters.payloads:
+        if self._filters.of_values:
             handle = self._table.pull_filtered([RowsAt(one.shard, one.rows, 0, 0) for one in asked], priority=priority)
             return handle, lambda: self._decoded(asked, handle.ranges())
         rows = [self._landing(one, target) for one in asked]
@@ -274,7 +276,7 @@ class KV:
         return plain, lambda: rows
 
     def _decoded(self, asked: Sequence[ShardRows], payloads: Sequence[bytes]) -> Sequence[Array]:
-        found, decode = zip(payloads, asked, strict=True), self._filters.payloads.decode
+        found, decode = zip(payloads, asked, strict=True), self._filters.of_values.decode
         try:
             return [decode(one, len(own) * self._width).reshape(-1, self._width) for one, own in found]
         except CorruptError as error:

@@ -75,7 +75,7 @@ class PayloadFilter(ABC):
     takes_rows: ClassVar[bool] = False
     """Whether it takes rows, not just bytes: then no other one may come before it."""
     of_values: ClassVar[bool] = True
-    """Whether a Store's values are read through it as well, not only contributions sent: as what loses nothing, or is
+    """Whether values and rows are read through it as well, not only contributions sent: as what loses nothing, or is
     right on average, may be."""
 
     @property

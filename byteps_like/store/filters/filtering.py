@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from byteps_like.compression.codec import Codec
 from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
+from byteps_like.store.filters.encoder import codec_filter
 from byteps_like.store.filters.filter import KeyedRows, PayloadFilter, RowFilter, no_rows
 from byteps_like.store.filters.payloads import Payloads
 from byteps_like.store.filters.registry import Filter, filters_of
@@ -15,17 +17,23 @@ from byteps_like.store.updates.update import ValueUpdate
 
 
 class Filtering:
-    """Thread-safe. Raises InvalidArgumentError for what are no filters of rows of this width and type, or don't go with
-    the update, and for those of rows behind those of payloads."""
+    """Thread-safe. `codec`: comes behind those of rows. Raises InvalidArgumentError for what are no filters of rows of
+    this width and type, or don't go with the update, and for those of rows behind those of payloads."""
 
-    def __init__(self, wanted: Sequence[Filter | str], width: int, dtype: DType, update: ValueUpdate) -> None:
+    def __init__(
+        self, wanted: Sequence[Filter | str], codec: Codec | str, width: int, dtype: DType, update: ValueUpdate
+    ) -> None:
         filters = filters_of(wanted)
         self._rows = tuple(one for one in filters if isinstance(one, RowFilter))
         rest = filters[len(self._rows) :]
         if any(isinstance(one, RowFilter) for one in rest):
             names = [one.name for one in filters]
             raise InvalidArgumentError(f"filters {', '.join(names)}: those that take rows must come before all others")
-        self.payloads = Payloads([one for one in rest if isinstance(one, PayloadFilter)], dtype)
+        self.payloads = Payloads(
+            [*codec_filter(codec), *(one for one in rest if isinstance(one, PayloadFilter))], dtype
+        )
+        self.of_values = self.payloads.of_values
+        """Those through which rows are read."""
         self._nothing = no_rows(width, dtype)
         for one in self._rows:
             one.check(update)

@@ -32,10 +32,10 @@ class Filters {
   // Whether a payload of `total` bytes may stand for rows of so many. Without filters it is those rows.
   bool Fits(DType dtype, size_t rows, size_t total) const;
 
-  // No rows are no bytes. kCapacity. kInvalid: what has come of it is more than `most` bytes.
+  // As ranks do it. No rows are no bytes. kCapacity. kInvalid: what has come of it is more than `most` bytes.
   Result<Filtered> Encode(DType dtype, const Draw& draw, std::span<const std::byte> rows, size_t most,
                           ShardMemory& memory) const;
-  // Whether dense values are read through some, and what these make of one. Otherwise as Encode.
+  // Whether values and rows are read through some, and what these make of them. Otherwise as Encode.
   bool of_values() const { return !of_values_.empty(); }
   Result<Filtered> EncodeValue(DType dtype, const Draw& draw, std::span<const std::byte> value, size_t most,
                                ShardMemory& memory) const;

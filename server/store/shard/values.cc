@@ -121,10 +121,10 @@ std::shared_ptr<const ShardBuffer> ShardStore::Value(Entry& entry, const Reader&
 std::shared_ptr<const ShardBuffer> ShardStore::Fetched(const Entry& entry, const Reader& reader, Header& header) {
   const Fetch& fetch = *reader.fetch;
   auto answer = fetch.Answer(entry.key->rows());
-  if (answer.ok() && fetch.of_all() && !entry.spec->filters->empty()) {
+  if (answer.ok() && fetch.of_all() && entry.spec->filters->of_values()) {
     const Draw draw{.key = entry.number, .round = fetch.number, .rank = kServerRank - reader.rank};
-    auto filtered =
-        entry.spec->filters->Encode(entry.dtype, draw, {answer->buffer.data(), answer->bytes}, kMaxPartition, memory_);
+    auto filtered = entry.spec->filters->EncodeValue(entry.dtype, draw, {answer->buffer.data(), answer->bytes},
+                                                     kMaxPartition, memory_);
     answer = filtered.ok() ? Result<RowAnswer>({std::move(filtered->buffer), filtered->bytes}) : filtered.status();
   }
   if (!answer.ok()) {

@@ -123,3 +123,33 @@ def train(bps: Any, rank: int, size: int, consistency: str, steps: int) -> dict[
         right = (model(images).argmax(1) == labels).float().mean().item()
     flat = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     return {"accuracy": right, "weights": flat.double().sum().item()}
+
+
+def train_apart(bps: Any, rank: int, size: int, codec: str, steps: int) -> dict[str, Any]:
+    """The digits by Decoupled DiLoCo. Rank 1 dies when a third is done, with one contribution under way."""
+    images, labels = digits()
+    torch.manual_seed(rank)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    learner = bps.LowComm(
+        model, inner, every=10, fragments=2, delay=2, quorum=0.75, grace="auto", weight="tokens**2/steps",
+        codec=codec, on_loss="finish",
+    )  # fmt: skip
+    with learner:
+        for step in range(steps):
+            if rank == 1 and step == steps // 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            batch = torch.randint(len(labels), (64,))
+            learner.count(len(batch))
+            inner.zero_grad()
+            torch.nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
+            inner.step()
+    with torch.no_grad():
+        right = (model(images).argmax(1) == labels).float().mean().item()
+    flat = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    return {
+        "accuracy": right,
+        "weights": flat.double().sum().item(),
+        "version": learner.version,
+        "contributors": learner.contributors,
+    }

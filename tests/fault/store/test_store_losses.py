@@ -78,3 +78,14 @@ def test_training_goes_on_to_the_end(pool: Pool, consistency: str) -> None:
         found = _survivors(pool.answers(cluster, bodies.train, consistency, 240))
     assert all(one["accuracy"] > 0.9 for one in found), found
     assert len({one["weights"] for one in found}) == 1, "all ranks end with the servers' weights"
+
+
+@pytest.mark.parametrize("codec", ["", "sparseloco"])
+def test_learners_go_on_without_one_that_has_died(pool: Pool, codec: str) -> None:
+    with job(RANKS, 2) as cluster:
+        found = _survivors(pool.answers(cluster, bodies.train_apart, codec, 300))
+    print(found)
+    assert all(one["accuracy"] > 0.9 for one in found), found
+    assert len({one["weights"] for one in found}) == 1, "all ranks end with the servers' weights"
+    assert all(one["version"] >= 300 // 10 - 1 for one in found), "at least one version for each contribution"
+    assert all(1 not in one["contributors"] for one in found)

@@ -124,9 +124,9 @@ def test_texts_mean_filters():
     assert filter_of("float") == filter_of("float:bytes=3") == filter_of("float:3")
     found = filter_of("significant:0.1")
     assert isinstance(found, Significant) and found.delta == 0.1
-    chain = Filtering(["significant:delta=1", "float:2", "zlib"], 2, DType.FLOAT32, Add())
+    chain = Filtering(["significant:delta=1", "float:2", "zlib"], "", 2, DType.FLOAT32, Add())
     assert chain.text == "float:bytes=2 zlib:level=1" and chain.of_rows
-    assert Filtering([], 2, DType.FLOAT32, Add()).text == ""
+    assert Filtering([], "", 2, DType.FLOAT32, Add()).text == ""
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ def test_texts_mean_filters():
 )
 def test_what_cannot_be_is_refused(filters, words):
     with pytest.raises(InvalidArgumentError, match=words):
-        Filtering(filters, 1, DType.FLOAT32, Add())
+        Filtering(filters, "", 1, DType.FLOAT32, Add())
 
 
 def test_integers_are_not_rounded():
     with pytest.raises(InvalidArgumentError, match="float32 and float64, not int64"):
-        Filtering(["float"], 1, DType.INT64, Add())
+        Filtering(["float"], "", 1, DType.INT64, Add())
