@@ -26,7 +26,7 @@ from byteps_like.control.hosts.member import own_member
 from byteps_like.control.hosts.rdma import rdma_listen_url, server_urls
 from byteps_like.control.hosts.routes import default_shards, host_id, listen_urls
 from byteps_like.control.members.drains import DrainOrder, DrainState
-from byteps_like.control.types import EventKind, MemberRole, View, WatchEvent
+from byteps_like.control.types import EventKind, Member, MemberRole, View, WatchEvent
 from byteps_like.errors import BytePSLikeError, ConfigError, ShutdownError
 from byteps_like.limits import raise_open_files
 from byteps_like.server.admin import AdminServer
@@ -224,18 +224,21 @@ class ServerProcess:
         """Leaves once others have what this server keeps, as `byteps-like server drain --replace` has it do; at once
         where they can't have it. Blocks until that is begun."""
         try:
-            own = self._client.member
-            order = DrainOrder(MemberRole.SERVER, own.rank, replace=True, member=own.number)
-            while (asked := order_drain(self._config, order, _ASK_SECONDS)).state is DrainState.BUSY:
-                if self._ended.wait(_BUSY_SECONDS):
-                    return
-            if asked.state is not DrainState.FORMING:
+            if self._client.view.finishes_sums and self._is_asked(self._client.member):
                 return
-            why = "no world runs"
+            why = "nobody can take over"
         except BytePSLikeError as error:
             why = str(error)
         log.info("leaves at once: %s", why)
         self.stop()
+
+    def _is_asked(self, own: Member) -> bool:
+        """Asks the scheduler for what `byteps-like server drain` asks for. False: no world runs. Raises its error."""
+        order = DrainOrder(MemberRole.SERVER, own.rank, replace=True, member=own.number)
+        while (asked := order_drain(self._config, order, _ASK_SECONDS)).state is DrainState.BUSY:
+            if self._ended.wait(_BUSY_SECONDS):
+                break
+        return asked.state is not DrainState.FORMING
 
     @property
     def exit_code(self) -> int:

@@ -8,9 +8,9 @@ import os
 import resource
 import signal
 import socket
-import threading
 from collections.abc import Callable
 from functools import partial
+from queue import SimpleQueue
 
 from byteps_like import log as logs
 from byteps_like.config import Config, split_address
@@ -86,12 +86,12 @@ class SchedulerServer:
         """True when the job has ended, False after `timeout` seconds."""
         return control_loop().run(self._wait(timeout))
 
-    def hear_of_deaths(self, source: int) -> None:
-        """Reads the descriptor `source` from now on, to its end: lines with the ids of processes of this host that have
-        ended, in order or not."""
-        control_loop().run(self._hear_of_deaths(source))
+    def hear_of_deaths(self, source: int, at_end: Callable[[], None] = lambda: None) -> None:
+        """Reads the descriptor `source` from now on, to its end, of which `at_end` tells: lines with the ids of
+        processes of this host that have ended, in order or not."""
+        control_loop().run(self._hear_of_deaths(source, at_end))
 
-    async def _hear_of_deaths(self, source: int) -> None:
+    async def _hear_of_deaths(self, source: int, at_end: Callable[[], None]) -> None:
         loop, unread, here = asyncio.get_running_loop(), bytearray(), host_id()
         os.set_blocking(source, False)
 
@@ -103,6 +103,7 @@ class SchedulerServer:
             if not data:
                 loop.remove_reader(source)
                 os.close(source)
+                at_end()
             if self._service is not None:
                 self._service.processes_ended(here, {int(line) for line in lines if line.isdigit()})
 
@@ -212,20 +213,23 @@ def run_scheduler(
     """Runs the scheduler until the job has ended or SIGTERM or SIGINT comes; main thread only.
 
     `announce` gets the address host:port once it listens. From the descriptor `deaths` it reads which processes of this
-    host have ended. Returns the process's exit code: 0, or 1 after a failure.
+    host have ended; while whoever says so is there, it stays after a job that has ended well, to refuse processes that
+    come too late to be members. Returns the process's exit code: 0, or 1 after a failure.
     """
     logs.set_up("scheduler", config.log_level)
     server = SchedulerServer(config, standby=standby)
     address = server.start()
-    stop = threading.Event()
+    events: SimpleQueue[str] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda *_: events.put("told"))
     waiter = control_loop().submit(server._wait(None))
-    waiter.add_done_callback(lambda _: stop.set())
+    waiter.add_done_callback(lambda _: events.put("ended"))
     if announce is not None:
         announce(address)
     if deaths is not None:
-        server.hear_of_deaths(deaths)
-    stop.wait()
+        server.hear_of_deaths(deaths, lambda: events.put("alone"))
+    seen = set() if deaths is not None else {"alone"}
+    while "told" not in seen and not ("ended" in seen and ("alone" in seen or server.failed)):
+        seen.add(events.get())
     server.stop()
     return 1 if server.failed else 0

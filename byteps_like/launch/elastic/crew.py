@@ -124,6 +124,9 @@ class Crew:
         found = failure.judge(child)
         if found is not None and "TooFewWorkersError" in found.cause:
             self.gave_up = True
+        if found is not None and "RefusedError: job " in found.cause and " has ended; " in found.cause:
+            self._slots.close()
+            return f"{child.part} came too late: the job has ended"
         rests = self._slots.ended(slot, now)
         how = failure.in_words(child.exit_status or 0)
         then = f"its slot on {slot.host} rests for {REST_SECONDS:g} s" if rests else "another one takes its place"

@@ -93,6 +93,26 @@ def test_a_script_that_fails_everywhere_ends_the_job() -> None:
     assert result.stderr.count("rests for 600 s") == 2 and "failed first: exit code 3" in result.stderr
 
 
+FAILS = """
+import time
+import byteps_like.torch as bps
+bps.init()
+time.sleep(2 * bps.rank())
+raise ValueError("a mistake of the script")
+"""
+
+
+def test_who_would_take_a_place_when_the_job_has_ended_is_too_late(tmp_path: Path, warm_python: list[str]) -> None:
+    """Both workers fail by themselves, so that no world is left to join."""
+    script = tmp_path / "fails.py"
+    script.write_text(FAILS)
+    result = run(["-n", "2", "-s", "1", "--min-workers", "1", "--max-workers", "2"], *warm_python, str(script))
+    assert result.returncode == 1, result
+    assert "came too late: the job has ended" in result.stderr and "rests for" not in result.stderr, result.stderr
+    failed_first = result.stderr[result.stderr.index(" failed first: ") :]
+    assert "ValueError: a mistake of the script" in failed_first.partition("after it")[0]
+
+
 LEAVES_A_CHILD = """
 import pathlib, subprocess, sys
 before = pathlib.Path(sys.argv[1])
