@@ -1,1 +1,1 @@
-"""What happens in elastic jobs, as recorded: pictures of a death and of a join."""
+"""What happens in elastic jobs: pictures of a death and of a join as recorded, and what copies of values cost."""
