@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test setup-rdma setup-ci core proto configure-tests demo test test-fast test-python test-native test-rdma sim sim-all soak \
-  test-torch test-sanitizers build-native build-sanitizers test-python-versions build-fuzz fuzz check lint arm tidy tidy-files format bench bench-server bench-codecs bench-training bench-placement bench-racks bench-consistency \
+  test-torch test-sanitizers build-native build-sanitizers test-python-versions build-fuzz fuzz check lint arm tidy format bench bench-server bench-codecs bench-training bench-placement bench-racks bench-consistency \
   bench-compression bench-copies bench-rdma bench-tls bench-strangers docs wheel clean kernels test-gpu bench-gpu
 
 help:  ## this list
@@ -141,24 +141,12 @@ arm:
 	  printf '%s\n' compression/loops/*.cc | $(ARM_CHECK) -Wno-psabi -DBYTEPS_LIKE_ISA=scalar; \
 	  else echo "no $(ARM_CXX): the kernels are not checked for ARM"; fi
 
-# One stamp a file, so that only what has changed is looked at again. clang-tidy can't read the headers that g++ has
-# precompiled, nor tell one file of a batch from the others, so it is told how to compile without both.
-TIDY_BUILD := build/tidy/commands
-
 tidy: $(READY)
-	@if command -v $(CLANG_TIDY) > /dev/null; then mkdir -p build/tidy && \
-	  $(CMAKE) -S . -B $(TIDY_BUILD) -DBYTEPS_LIKE_PYTHON=OFF -DBYTEPS_LIKE_PRECOMPILE=OFF -DBYTEPS_LIKE_UNITY=OFF \
+	@if command -v $(CLANG_TIDY) > /dev/null; then mkdir -p build && \
+	  $(CMAKE) -S . -B build/tidy/commands -DBYTEPS_LIKE_PYTHON=OFF -DBYTEPS_LIKE_PRECOMPILE=OFF -DBYTEPS_LIKE_JOINED=ON \
 	    > build/configure-tidy.log && \
-	  $(MAKE) --no-print-directory -j $(JOBS) tidy-files; \
+	  $(PYTHON) scripts/tidy.py --clang-tidy $(CLANG_TIDY) --jobs $(JOBS); \
 	  else echo "no $(CLANG_TIDY): the C++ core is not checked with it"; fi
-
-TIDY_SOURCES := $(wildcard csrc/*/*.cc csrc/*/*/*.cc csrc/*/*/*/*.cc server/*.cc server/*/*.cc server/*/*/*.cc collectives/*.cc collectives/*/*.cc)
-tidy-files: $(TIDY_SOURCES:%.cc=build/tidy/%.ok)
-
-build/tidy/%.ok: %.cc $(wildcard csrc/*/*.h csrc/*/*/*.h csrc/*/*/*/*.h server/*.h server/*/*.h server/*/*/*.h collectives/*.h collectives/*/*.h) .clang-tidy
-	@mkdir -p $(@D)
-	@$(CLANG_TIDY) -p $(TIDY_BUILD) --quiet $< 2> $@.log || { cat $@.log; exit 1; }
-	@touch $@
 
 kernels:  ## compiles the GPU kernels with nvcc and NVRTC for all architectures; shows their registers
 	@$(PYTHON) scripts/check_kernels.py --jobs $(JOBS) --table

@@ -82,7 +82,7 @@ double CodecSpec::Below(const std::string& key, double bound) {
 }
 
 std::string CodecSpec::Word(const std::string& key, std::initializer_list<const char*> choices) {
-  const std::string text = Take(key);
+  std::string text = Take(key);
   std::string known;
   for (const char* const choice : choices) {
     if (text == choice) return text;

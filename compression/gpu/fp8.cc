@@ -28,7 +28,7 @@ class GpuFp8 : public GpuCodec {
 
   Status Decode(Launcher& launcher, const GpuRound& round, DevicePointer result, uint32_t bytes, uint32_t,
                 float factor) const override {
-    const Status right = CheckLength(bytes, twin().Plan(round.numel).result);
+    Status right = CheckLength(bytes, twin().Plan(round.numel).result);
     if (!right.ok()) return right;
     return launcher.Launch(decode_, Shape(round, kDecoded), result, round.numel, log2_, factor, DevicePointer{0},
                            round.x);

@@ -62,7 +62,7 @@ class GpuInt : public GpuCodec {
 
   Status Decode(Launcher& launcher, const GpuRound& round, DevicePointer result, uint32_t bytes, uint32_t count,
                 float factor) const override {
-    const Status right = CheckLength(bytes, twin().Plan(round.numel).result);
+    Status right = CheckLength(bytes, twin().Plan(round.numel).result);
     if (!right.ok()) return right;
     if (!is_shared()) return Unpack(launcher, round, result, RangesOf(round.numel, result), factor, 0, round.x);
     return launcher.Launch(kernels_.spread, Tiles(round), result, levels() * count, round.agreed, Grid(round), factor,

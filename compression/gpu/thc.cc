@@ -143,7 +143,7 @@ class GpuThc : public GpuCodec {
 
   Status Decode(Launcher& launcher, const GpuRound& round, DevicePointer result, uint32_t bytes, uint32_t count,
                 float factor) const override {
-    const Status right = CheckLength(bytes, twin().Plan(round.numel).result);
+    Status right = CheckLength(bytes, twin().Plan(round.numel).result);
     if (!right.ok()) return right;
     if (count == 0 || count > twin().world())
       return Status(Code::kCorrupt, "thc: a result of " + std::to_string(count) + " contributions");
