@@ -20,6 +20,7 @@ from byteps_like.torch.adapt.attach import follow
 from byteps_like.torch.calls.reductions import Adasum, Average, resolve_op
 from byteps_like.torch.compression.rules import Rules, check_compression, rules_of
 from byteps_like.torch.crossing.optimizer import check_crossing, crossing
+from byteps_like.torch.factors.capture import module_with_factors
 from byteps_like.torch.factors.router import factor_reducer
 from byteps_like.torch.gradients.parts import Scaling
 from byteps_like.torch.job import runtime as _runtime
@@ -35,6 +36,7 @@ from byteps_like.torch.reduction.api import Adaptable
 from byteps_like.torch.reduction.options import ReducerOptions
 from byteps_like.torch.reduction.reducer import GradientReducer
 from byteps_like.torch.sharded.optimizer import shard_reducer, sharded
+from byteps_like.torch.stored.layers import FactorLayers
 from byteps_like.torch.stored.optimizer import stored
 from byteps_like.torch.stored.periods import Periods
 from byteps_like.torch.stored.terms import Consistencies, StoredTerms, stored_terms
@@ -118,9 +120,15 @@ def DistributedOptimizer(
     if terms is None:
         twin = _distributed(optimizer, names, choices, compression)
     else:
-        twin = stored(optimizer, names, terms, resolve_op(None, op), backward_passes_per_step)
+        twin = stored(optimizer, names, terms, resolve_op(None, op), backward_passes_per_step, _layers(choices))
     twin._asked = asked
     return twin
+
+
+def _layers(choices: Choices) -> FactorLayers:
+    """Whose weights' gradients go to servers as factors."""
+    wanted = choices.sufficient_factors
+    return FactorLayers(module_with_factors(choices.model, wanted) if wanted else None)
 
 
 def _distributed(

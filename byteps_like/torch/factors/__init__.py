@@ -2,5 +2,5 @@
 
 The factory imports it; it imports reduction and what is below.
 
-Private: capture, choice, layer, link, matrix, round.
+Private: choice, layer, link, matrix, round.
 """

@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from byteps_like.errors import InvalidArgumentError
+
 Rows = tuple[torch.Tensor, torch.Tensor]
 """Inputs and grad_outputs of some rows of a batch: K x N and K x M."""
 
@@ -105,6 +107,17 @@ def linears(model: nn.Module) -> dict[torch.nn.Parameter, list[nn.Linear]]:
             else:
                 others.add(parameter)
     return {weight: modules for weight, modules in found.items() if weight not in others}
+
+
+def module_with_factors(model: object, wanted: bool | str) -> nn.Module:
+    """What a user gives as `model`, and `wanted` as `sufficient_factors`. Raises InvalidArgumentError."""
+    if wanted not in (True, "auto"):
+        raise InvalidArgumentError(f"sufficient_factors={wanted!r} must be True, False or 'auto'")
+    if not isinstance(model, nn.Module):
+        raise InvalidArgumentError(
+            f"sufficient_factors={wanted!r} needs model=, the nn.Module with the Linear layers, not {model!r}"
+        )
+    return model
 
 
 def hook(modules: Iterable[nn.Linear], captured: Captured) -> list[RemovableHandle]:

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.compression.policy import Compress
-from byteps_like.torch.factors.capture import Captured, hook, linears
+from byteps_like.torch.factors.capture import Captured, hook, linears, module_with_factors
 from byteps_like.torch.factors.choice import FactorExchange, by_factors
 from byteps_like.torch.factors.layer import FactorLayer
 from byteps_like.torch.factors.link import FactorLinks
@@ -252,11 +251,6 @@ def factor_reducer(
     source: Callable[[], Iterable[Named]], options: ReducerOptions, model: object, wanted: bool | str
 ) -> GradientReducer:
     """A reducer with a FactorRouter of checked arguments. Raises InvalidArgumentError."""
-    if wanted not in (True, "auto"):
-        raise InvalidArgumentError(f"sufficient_factors={wanted!r} must be True, False or 'auto'")
-    if not isinstance(model, nn.Module):
-        raise InvalidArgumentError(
-            f"sufficient_factors={wanted!r} needs model=, the nn.Module with the Linear layers, not {model!r}"
-        )
+    module = module_with_factors(model, wanted)
     why = "factors are exchanged from this host's memory; leave sufficient_factors out"
-    return GradientReducer(source, replace(options, only_on_host=why), [partial(FactorRouter, model, wanted)])
+    return GradientReducer(source, replace(options, only_on_host=why), [partial(FactorRouter, module, wanted)])

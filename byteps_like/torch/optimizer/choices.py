@@ -34,7 +34,6 @@ CONFLICTS = (
     ("consistency", "process_set", "servers keep the weights for all ranks"),
     ("consistency", "shard", "servers keep the optimizer's state, each a share"),
     ("consistency", "cross_barrier", "there is no barrier between the steps of the ranks to cross"),
-    ("consistency", "sufficient_factors", "factors are exchanged among the workers"),
     ("consistency", "OnebitAdam", "its momenta are sums over the batches of all ranks"),
     ("consistency", "compression", "what servers keep is encoded with codec=, as codec='int8', on its way to them"),
 )

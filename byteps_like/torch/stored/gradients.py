@@ -14,8 +14,10 @@ from typing_extensions import override
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.policies.bounded import Asp
 from byteps_like.store.policies.policy import Policy
+from byteps_like.torch.factors.capture import product
 from byteps_like.torch.gradients.slot import too_many_passes
 from byteps_like.torch.stored.blocks import Progress, Sent
+from byteps_like.torch.stored.layers import FactorLayers, pair_of
 from byteps_like.torch.stored.periods import Periods
 from byteps_like.torch.stored.pushes import Pushes
 from byteps_like.torch.stored.weights import KeptWeights
@@ -46,10 +48,15 @@ class GradientPushes(Pushes):
     Scale Distributed Deep Networks", NeurIPS 2012)."""
 
     def __init__(
-        self, weights: KeptWeights, periods: Periods, rates: Callable[[], dict[int, float]], policy: Policy
+        self,
+        weights: KeptWeights,
+        periods: Periods,
+        rates: Callable[[], dict[int, float]],
+        policy: Policy,
+        layers: FactorLayers,
     ) -> None:
         super().__init__(weights, periods)
-        self._rates, self._each_step = rates, _waits_for_each_step(policy)
+        self._rates, self._each_step, self._layers = rates, _waits_for_each_step(policy), layers
         self._given: dict[int, _Given] = {}
         self._progress = Progress()
         self.refresh()
@@ -59,7 +66,11 @@ class GradientPushes(Pushes):
         for name, parameter in self._trained():
             if id(parameter) not in self._given:
                 register: Callable[..., RemovableHandle] = parameter.register_post_accumulate_grad_hook
-                self._given[id(parameter)] = _Given(name, register(self._accumulated))
+                if parameter in self._layers:
+                    self._layers.follow(parameter, self._accumulated)
+                    self._given[id(parameter)] = _Given(name, register(self._check_own_gradient))
+                else:
+                    self._given[id(parameter)] = _Given(name, register(self._accumulated))
 
     @override
     def adopt(self, policy: Policy) -> None:
@@ -82,6 +93,7 @@ class GradientPushes(Pushes):
     @override
     def restart(self) -> None:
         self._progress.restart()
+        self._layers.drop()
         for given in self._given.values():
             given.restart()
 
@@ -139,6 +151,7 @@ class GradientPushes(Pushes):
 
     @override
     def close(self) -> None:
+        self._layers.close()
         for given in self._given.values():
             given.hook.remove()
 
@@ -151,6 +164,11 @@ class GradientPushes(Pushes):
             self._weights.open()
             self._contribute(parameter, given)
 
+    def _check_own_gradient(self, parameter: torch.Tensor) -> None:
+        """Autograd has made one of a weight whose layers keep factors: of a penalty on it, say."""
+        if self._given[id(parameter)].contributed:
+            self.check_unsent(f"a gradient of {self._given[id(parameter)].name!r} from outside of its Linear layers")
+
     def _complete(self, parameter: torch.Tensor) -> None:
         given, grad = self._given[id(parameter)], parameter.grad
         if not given.contributed:
@@ -160,8 +178,18 @@ class GradientPushes(Pushes):
             self.check_unsent(f"a change of the gradient of {given.name!r} after backward")
 
     def _contribute(self, parameter: torch.Tensor, given: _Given) -> None:
+        rows = self._layers.take(parameter)
+        whole = parameter.grad is not None or given.sum is not None or not self._is_exchanged(given.name)
+        if rows and whole:
+            with torch.no_grad():
+                made = product(parameter, rows)
+                parameter.grad = made if parameter.grad is None else parameter.grad + made
         grad = parameter.grad
         given.contributed, given.grad, given.version = True, grad, 0 if grad is None else grad._version
+        if rows and not whole:
+            self._push(parameter, pair_of(rows, parameter), lr=self._rates()[id(parameter)])
+            self._weights.start_read(parameter)
+            return
         dense = torch.zeros_like(parameter) if grad is None else grad.detach()
         dense = dense.to_dense() if dense.is_sparse else dense
         given.sum = dense.clone() if given.sum is None else given.sum.add_(dense)
@@ -171,6 +199,10 @@ class GradientPushes(Pushes):
         given.sum = None
         if self._periods.pulls(given.name, self._steps):
             self._weights.start_read(parameter)
+
+    def _is_exchanged(self, name: str) -> bool:
+        """Whether this step is for servers only, and its result lands here at once."""
+        return self._periods.pushes(name, self._steps) and self._periods.pulls(name, self._steps)
 
     def _push_sum(self, parameter: torch.Tensor, given: _Given, value: torch.Tensor) -> None:
         lr = self._rates()[id(parameter)]

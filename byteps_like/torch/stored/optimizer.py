@@ -27,6 +27,7 @@ from byteps_like.torch.optimizer.parameter_names import ParameterNames
 from byteps_like.torch.optimizer.twin import DistributedTwin, twin_of
 from byteps_like.torch.stored.deltas import DeltaPushes
 from byteps_like.torch.stored.gradients import GradientPushes
+from byteps_like.torch.stored.layers import FactorLayers
 from byteps_like.torch.stored.pushes import Contributed, Pushes
 from byteps_like.torch.stored.rules import server_update
 from byteps_like.torch.stored.terms import StoredTerms
@@ -220,8 +221,13 @@ class AloneMixin(OutsiderMixin):
 
 
 def stored(
-    optimizer: torch.optim.Optimizer, names: ParameterNames, terms: StoredTerms, op: Op, passes: int
-) -> DistributedTwin:  # fmt: skip
+    optimizer: torch.optim.Optimizer,
+    names: ParameterNames,
+    terms: StoredTerms,
+    op: Op,
+    passes: int,
+    layers: FactorLayers,
+) -> DistributedTwin:
     """The twin of `optimizer` whose weights servers keep. Raises InvalidArgumentError for terms that can't be."""
     runtime = _runtime.current()
     first, *_ = terms.consistencies
@@ -237,9 +243,9 @@ def stored(
         )
     store = {"consistency": policies[0], "combine": _combine(op), **terms.store}
     pushes: Pushes
-    if _by_servers(optimizer, terms.apply):
-        weights = KeptWeights(names, _updates_of(optimizer), store)
-        pushes = GradientPushes(weights, terms.periods, names.rates, policies[0])
+    if _by_servers(optimizer, terms.apply, layers):
+        weights = KeptWeights(names, _updates_of(optimizer), store, layers.__contains__)
+        pushes = GradientPushes(weights, terms.periods, names.rates, policies[0], layers)
     else:
         pushes = DeltaPushes(KeptWeights(names, lambda _: Add(), store), terms.periods)
     pushes.passes_per_step = passes
@@ -254,9 +260,15 @@ def _combine(op: Op) -> str:
     return "mean" if op is Op.AVERAGE else "sum"
 
 
-def _by_servers(optimizer: torch.optim.Optimizer, apply: str) -> bool:
+def _by_servers(optimizer: torch.optim.Optimizer, apply: str, layers: FactorLayers) -> bool:
+    if layers and apply == "worker":
+        raise InvalidArgumentError(
+            "apply='worker' needs whole gradients, and with sufficient_factors there are only factors of them: leave"
+            " one of them out"
+        )
     if apply == "worker":
         return False
+    apply = "server" if layers else apply
     able = all(server_update(type(optimizer), group) is not None for group in optimizer.param_groups)
     if apply == "server" and not able:
         raise InvalidArgumentError(

@@ -18,6 +18,7 @@ from byteps_like.store.saving.checkpoint import Taken
 from byteps_like.store.saving.manifest import Manifest
 from byteps_like.store.saving.saved import SavedContent
 from byteps_like.torch.gradients.parts import Named
+from byteps_like.torch.stored.layers import FactorPair
 from byteps_like.torch.stored.periods import Periods
 from byteps_like.torch.stored.weights import KeptWeights
 
@@ -176,7 +177,7 @@ class Pushes(ABC):
         """Whose weights are to land by the end of this step."""
         return [parameter for name, parameter in self._trained() if self._periods.pulls(name, self._steps)]
 
-    def _push(self, parameter: torch.Tensor, value: torch.Tensor, **push: Any) -> None:
+    def _push(self, parameter: torch.Tensor, value: torch.Tensor | FactorPair, **push: Any) -> None:
         """Contributes `value`, with this rank's weight unless `push` has another."""
         self._under_way.append(self._weights.push(parameter, value, **{"weight": self.weight, **push}))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,18 @@ from byteps_like.store.store import Store, saved_together
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.torch.gradients.parts import Named
 from byteps_like.torch.job import runtime as _runtime
+from byteps_like.torch.stored.layers import FactorPair, factors_combined
 from byteps_like.worker.keeping import KeepHandle
 
 UpdateOf = Callable[[torch.Tensor], ValueUpdate]
+
+
+class _Kind(Enum):
+    """How contributions to a parameter travel."""
+
+    WHOLE = auto()
+    ENCODED = auto()
+    FACTORS = auto()
 
 
 @dataclass
@@ -37,12 +47,13 @@ class _Read:
 class KeptWeights:
     """Opened when first used, with what rank 0 then has. All ranks use the same parameters in the same order.
 
-    `store`: further arguments of every Store.
+    `store`: further arguments of every Store. `has_factors`: whose gradients come as two factors.
     """
 
     named: Callable[[], list[Named]]
     update_of: UpdateOf
     store: Mapping[str, Any]
+    has_factors: Callable[[torch.Tensor], bool] = lambda _: False
     _stores: dict[int, Store] = field(default_factory=dict, init=False)
     """By the parameter's id."""
     _names: dict[int, str] = field(default_factory=dict, init=False)
@@ -65,16 +76,26 @@ class KeptWeights:
     def open(self) -> None:
         """Has servers keep all that are trained. Blocks where one is new; raises as Store."""
         fresh = [(name, p) for name, p in self.named() if p.requires_grad and id(p) not in self._stores]
-        alike: dict[tuple[ValueUpdate, bool], dict[str, torch.Tensor]] = {}
+        alike: dict[tuple[ValueUpdate, _Kind], dict[str, torch.Tensor]] = {}
         for name, parameter in fresh:
-            alike.setdefault((self.update_of(parameter), self._is_encoded(parameter)), {})[name] = parameter
+            alike.setdefault((self.update_of(parameter), self._kind(parameter)), {})[name] = parameter
             self._names[id(parameter)] = name
-        for (update, encoded), parameters in alike.items():
+        for (update, kind), parameters in alike.items():
             kept = {name: parameter.detach() for name, parameter in parameters.items()}
             label = f"{self._label}.{len(set(self._stores.values()))}"
-            given = self.store if encoded else {**self.store, "codec": "", "feedback": None}
-            store = Store(label, kept, update=update, together=False, worker=self._worker, **given)
+            store = Store(label, kept, update=update, together=False, worker=self._worker, **self._terms_of(kind))
             self._stores.update({id(parameter): store for parameter in parameters.values()})
+
+    def _kind(self, parameter: torch.Tensor) -> _Kind:
+        if self.has_factors(parameter):
+            return _Kind.FACTORS
+        return _Kind.ENCODED if self._is_encoded(parameter) else _Kind.WHOLE
+
+    def _terms_of(self, kind: _Kind) -> Mapping[str, Any]:
+        if kind is _Kind.ENCODED:
+            return self.store
+        whole = {**self.store, "codec": "", "feedback": None}
+        return {**whole, "combine": factors_combined(whole["combine"])} if kind is _Kind.FACTORS else whole
 
     def _is_encoded(self, parameter: torch.Tensor) -> bool:
         """Where there is a codec: not biases and norms, nor what is small, as in synchronous training."""
@@ -159,7 +180,7 @@ class KeptWeights:
         """What it is called."""
         return self._names[id(parameter)]
 
-    def push(self, parameter: torch.Tensor, value: torch.Tensor, **push: Any) -> Future:
+    def push(self, parameter: torch.Tensor, value: torch.Tensor | FactorPair, **push: Any) -> Future:
         """Contributes `value`, which must stay as it is, to a parameter that is open. `push`: as Store.push has it."""
         return self._stores[id(parameter)].push(self.name(parameter), value, **push)
 
