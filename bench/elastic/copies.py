@@ -69,11 +69,12 @@ def main() -> None:
     pushed = known.hosts * COUNTED * known.megabytes * 1e6
     chain = ranks[0]["copied"] / pushed
     gaps = {kind: max(rank[kind] for rank in mourners) for kind in ("usual", "longest")}
+    limit = f" (limit {1 / known.hosts:.3f})" if known.consistency == "bsp" else ""  # a round makes one change
     rows = [
         ("a round, replicas=1", f"{statistics.median(seconds['1']):.3f} s"),
         ("a round, replicas=2", f"{statistics.median(seconds['2']):.3f} s"),
         ("ratio", f"{ratios.median:.2f} ({ratios.low:.2f}-{ratios.high:.2f})"),
-        ("from server to server, part of what is pushed", f"{chain:.3f} (limit {1 / known.hosts:.3f})"),
+        ("from server to server, part of what is pushed", f"{chain:.3f}{limit}"),
         ("longest wait for a value when a server dies", f"{gaps['longest']:.2f} s (usually {gaps['usual']:.2f})"),
     ]
     title = f"{known.megabytes:g} MB, {known.consistency}, {known.hosts} workers, {known.servers} servers, {known.rate}"

@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -26,7 +27,7 @@ from byteps_like.control.hosts.member import own_member
 from byteps_like.control.hosts.rdma import rdma_listen_url, server_urls
 from byteps_like.control.hosts.routes import default_shards, host_id, listen_urls
 from byteps_like.control.members.drains import DrainOrder, DrainState
-from byteps_like.control.types import EventKind, Member, MemberRole, View, WatchEvent
+from byteps_like.control.types import EventKind, MemberRole, View, WatchEvent
 from byteps_like.errors import BytePSLikeError, ConfigError, ShutdownError
 from byteps_like.limits import raise_open_files
 from byteps_like.server.admin import AdminServer
@@ -41,7 +42,8 @@ log = logging.getLogger(__name__)
 
 _HAND_OVER_LOOK = 0.02  # seconds between two looks at whether others have all; only while that is awaited
 _ASK_SECONDS = 1.0  # for the scheduler to answer, which may be about to end as well
-_BUSY_SECONDS = 0.1  # between two questions while another server hands over
+_LOOK_AGAIN = 0.1  # until it is asked again
+_PATIENCE = 60.0  # seconds for which a world may form, or other servers hand over
 
 Notify = Callable[[int, BytePSLikeError, bool], None]
 """Called with the epoch, what a store has noticed in it, and whether that ends it."""
@@ -224,7 +226,7 @@ class ServerProcess:
         """Leaves once others have what this server keeps, as `byteps-like server drain --replace` has it do; at once
         where they can't have it. Blocks until that is begun."""
         try:
-            if self._client.view.finishes_sums and self._is_asked(self._client.member):
+            if self._client.view.finishes_sums and self._is_asked():
                 return
             why = "nobody can take over"
         except BytePSLikeError as error:
@@ -232,13 +234,18 @@ class ServerProcess:
         log.info("leaves at once: %s", why)
         self.stop()
 
-    def _is_asked(self, own: Member) -> bool:
-        """Asks the scheduler for what `byteps-like server drain` asks for. False: no world runs. Raises its error."""
-        order = DrainOrder(MemberRole.SERVER, own.rank, replace=True, member=own.number)
-        while (asked := order_drain(self._config, order, _ASK_SECONDS)).state is DrainState.BUSY:
-            if self._ended.wait(_BUSY_SECONDS):
-                break
-        return asked.state is not DrainState.FORMING
+    def _is_asked(self) -> bool:
+        """Asks the scheduler for what `byteps-like server drain` asks for, as long as a world forms or another server
+        hands over. False: for too long. Raises its error."""
+        end = time.monotonic() + _PATIENCE
+        while time.monotonic() < end:
+            own = self._client.member  # the next world may give it another rank
+            order = DrainOrder(MemberRole.SERVER, own.rank, replace=True, member=own.number)
+            if order_drain(self._config, order, _ASK_SECONDS).state not in (DrainState.FORMING, DrainState.BUSY):
+                return True
+            if self._ended.wait(_LOOK_AGAIN):
+                return True
+        return False
 
     @property
     def exit_code(self) -> int:

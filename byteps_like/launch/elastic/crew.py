@@ -124,7 +124,7 @@ class Crew:
         found = failure.judge(child)
         if found is not None and "TooFewWorkersError" in found.cause:
             self.gave_up = True
-        if found is not None and "RefusedError: job " in found.cause and " has ended; " in found.cause:
+        if found is not None and found.came_too_late:
             self._slots.close()
             return f"{child.part} came too late: the job has ended"
         rests = self._slots.ended(slot, now)

@@ -20,6 +20,8 @@ _CHAIN = (
 )
 _EXCEPTION = re.compile(r"^(?:\[rank\d+\]: ?)?(?P<name>[A-Za-z_][\w.]*)(?::|$)")
 _CONSEQUENCES = {"PeerLostError", "ShutdownError"}
+_LATE = re.compile(r"^(?:\[rank\d+\]: ?)?[\w.]*RefusedError: job .* has ended; ")
+"""Of a worker that has come when the job was over."""
 _SHOWN_LINES = 40
 _LINES_AFTER_FRAME = 30
 _LAUNCHER_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGKILL}
@@ -50,6 +52,11 @@ class Failure:
             if _EXCEPTION.match(line):
                 return line.strip()
         return next((line.strip() for line in reversed(self.excerpt) if line.strip()), "")
+
+    @property
+    def came_too_late(self) -> bool:
+        """Whether there was no job any more that it could join."""
+        return _LATE.match(self.cause) is not None
 
 
 def in_words(status: int) -> str:
@@ -121,7 +128,7 @@ def _is_consequence(trace: Sequence[str]) -> bool:
     for text in trace:
         match = _EXCEPTION.match(text)
         if match and not text.endswith(_TRACEBACK):
-            return match["name"].rpartition(".")[2] in _CONSEQUENCES
+            return match["name"].rpartition(".")[2] in _CONSEQUENCES or _LATE.match(text) is not None
     return False
 
 

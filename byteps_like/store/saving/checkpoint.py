@@ -248,11 +248,11 @@ def replace_all(saved: Saved, manifest: Manifest, bring: Callable[[], None], wha
         saved.clear()
         saved.agree("begin to restore")
         _all_bring(saved, bring)
-    except BytePSLikeError:
+        saved.commit(manifest)
+    except BaseException:
         with suppress(BytePSLikeError):  # whoever can't be told any more has nothing left of it either
             saved.give_up()
         raise
-    saved.commit(manifest)
     saved.agree("go on")
     saved.settle(manifest)
 

@@ -116,7 +116,7 @@ class Saved(ABC):
 
     @abstractmethod
     def give_up(self) -> None:
-        """The restoration has failed before anything was changed: what was brought is dropped."""
+        """The restoration has failed: what was brought, and not yet committed, is dropped."""
 
     @abstractmethod
     def settle(self, manifest: Manifest) -> None:

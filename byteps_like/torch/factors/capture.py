@@ -28,6 +28,11 @@ def product(parameter: torch.Tensor, rows: Iterable[Rows]) -> torch.Tensor:
     return total
 
 
+def will_be_made(node: Any) -> bool:
+    """Within a backward: whether it comes, or has come, to this node."""
+    return bool(torch._C._will_engine_execute_node(node))
+
+
 class Captured:
     """What one weight's layers have seen since it was last handed on.
 
@@ -39,12 +44,17 @@ class Captured:
         self.captures = False
         """Whether forwards from now on keep factors."""
         self.token = torch.zeros((), requires_grad=True, device="cpu")
+        self._token_node = torch.autograd.graph.get_gradient_edge(self.token).node
         self.rows: list[Rows] = []
         self.forward_rows = 0
         """Rows that went through forward while no factors were kept, and no round has counted. Gradients may be cleared
         between forward and backward, so that doesn't clear it."""
         self.dtype = parameter.dtype
         self._complete = 0
+
+    def is_asked_for(self) -> bool:
+        """Within a backward: whether that is one of gradients of all leaves, or of a few others only."""
+        return will_be_made(self._token_node)
 
     def keep(self, inputs: torch.Tensor, grads: torch.Tensor) -> None:
         """Rows of one use, in the type in which autograd would have multiplied them."""
@@ -91,7 +101,8 @@ class _Capture(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         (inputs,) = ctx.saved_tensors
-        ctx.to.keep(inputs, grad)
+        if ctx.to.is_asked_for():
+            ctx.to.keep(inputs, grad)
         return grad if ctx.needs_input_grad[0] else None, None, torch.zeros_like(ctx.like), None
 
 

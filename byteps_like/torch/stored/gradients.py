@@ -14,7 +14,6 @@ from typing_extensions import override
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.policies.bounded import Asp
 from byteps_like.store.policies.policy import Policy
-from byteps_like.torch.factors.capture import product
 from byteps_like.torch.gradients.slot import too_many_passes
 from byteps_like.torch.stored.blocks import Progress, Sent
 from byteps_like.torch.stored.layers import FactorLayers, pair_of
@@ -66,11 +65,9 @@ class GradientPushes(Pushes):
         for name, parameter in self._trained():
             if id(parameter) not in self._given:
                 register: Callable[..., RemovableHandle] = parameter.register_post_accumulate_grad_hook
-                if parameter in self._layers:
-                    self._layers.follow(parameter, self._accumulated)
-                    self._given[id(parameter)] = _Given(name, register(self._check_own_gradient))
-                else:
-                    self._given[id(parameter)] = _Given(name, register(self._accumulated))
+                by_layers = parameter in self._layers
+                handle = self._layers.follow(parameter, self._accumulated) if by_layers else register(self._accumulated)
+                self._given[id(parameter)] = _Given(name, handle)
 
     @override
     def adopt(self, policy: Policy) -> None:
@@ -93,7 +90,7 @@ class GradientPushes(Pushes):
     @override
     def restart(self) -> None:
         self._progress.restart()
-        self._layers.drop()
+        self._layers.forget()
         for given in self._given.values():
             given.restart()
 
@@ -115,6 +112,8 @@ class GradientPushes(Pushes):
             return
         for _, parameter in self._trained():
             given = self._given[id(parameter)]
+            if self._weights.cut_off(parameter):
+                self._layers.make_whole(parameter)
             if self._may_send_block(parameter, given):
                 self._send_block(parameter, given)
 
@@ -163,30 +162,23 @@ class GradientPushes(Pushes):
         if given.passes == self.passes_per_step:
             self._weights.open()
             self._contribute(parameter, given)
-
-    def _check_own_gradient(self, parameter: torch.Tensor) -> None:
-        """Autograd has made one of a weight whose layers keep factors: of a penalty on it, say."""
-        if self._given[id(parameter)].contributed:
-            self.check_unsent(f"a gradient of {self._given[id(parameter)].name!r} from outside of its Linear layers")
+        elif self._layers.has(parameter) and not self._layers.are_fewer(parameter):
+            self._layers.make_whole(parameter)
 
     def _complete(self, parameter: torch.Tensor) -> None:
         given, grad = self._given[id(parameter)], parameter.grad
         if not given.contributed:
-            if grad is not None or self._each_step or given.sent:
+            if grad is not None or self._layers.has(parameter) or self._each_step or given.sent:
                 self._contribute(parameter, given)
         elif grad is not None and (grad is not given.grad or grad._version != given.version):
             self.check_unsent(f"a change of the gradient of {given.name!r} after backward")
 
     def _contribute(self, parameter: torch.Tensor, given: _Given) -> None:
-        rows = self._layers.take(parameter)
-        whole = parameter.grad is not None or given.sum is not None or not self._is_exchanged(given.name)
-        if rows and whole:
-            with torch.no_grad():
-                made = product(parameter, rows)
-                parameter.grad = made if parameter.grad is None else parameter.grad + made
+        if not self._goes_as_factors(parameter, given):
+            self._layers.make_whole(parameter)
         grad = parameter.grad
         given.contributed, given.grad, given.version = True, grad, 0 if grad is None else grad._version
-        if rows and not whole:
+        if rows := self._layers.take(parameter):
             self._push(parameter, pair_of(rows, parameter), lr=self._rates()[id(parameter)])
             self._weights.start_read(parameter)
             return
@@ -200,9 +192,12 @@ class GradientPushes(Pushes):
         if self._periods.pulls(given.name, self._steps):
             self._weights.start_read(parameter)
 
-    def _is_exchanged(self, name: str) -> bool:
-        """Whether this step is for servers only, and its result lands here at once."""
-        return self._periods.pushes(name, self._steps) and self._periods.pulls(name, self._steps)
+    def _goes_as_factors(self, parameter: torch.Tensor, given: _Given) -> bool:
+        """Whether its layers' factors are all that there is, and less, and their product comes back from servers."""
+        if parameter.grad is not None or given.sum is not None or given.sent or not self._layers.has(parameter):
+            return False
+        exchanged = self._periods.pushes(given.name, self._steps) and self._periods.pulls(given.name, self._steps)
+        return exchanged and self._layers.are_fewer(parameter)
 
     def _push_sum(self, parameter: torch.Tensor, given: _Given, value: torch.Tensor) -> None:
         lr = self._rates()[id(parameter)]

@@ -261,15 +261,15 @@ def _combine(op: Op) -> str:
 
 
 def _by_servers(optimizer: torch.optim.Optimizer, apply: str, layers: FactorLayers) -> bool:
-    if layers and apply == "worker":
-        raise InvalidArgumentError(
-            "apply='worker' needs whole gradients, and with sufficient_factors there are only factors of them: leave"
-            " one of them out"
-        )
-    if apply == "worker":
+    if apply == "worker" and not layers:
         return False
-    apply = "server" if layers else apply
     able = all(server_update(type(optimizer), group) is not None for group in optimizer.param_groups)
+    if layers and (apply == "worker" or not able):
+        raise InvalidArgumentError(
+            "sufficient_factors: servers multiply the factors of gradients, and must apply them, too; they have SGD"
+            f" (without dampening), Adam and AdamW (without amsgrad) and Adagrad. With this {type(optimizer).__name__},"
+            " apply='worker' or BYTEPS_ENABLE_ASYNC leave it out"
+        )
     if apply == "server" and not able:
         raise InvalidArgumentError(
             f"apply='server': servers have no update like this {type(optimizer).__name__}; they have SGD (without"

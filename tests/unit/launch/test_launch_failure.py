@@ -88,6 +88,14 @@ def test_mere_consequences_are_shown_in_their_order():
     assert first_of(child(0, 1, PEER_LOST, wrote_at=2.0), child(1, 1, PEER_LOST, wrote_at=1.0)).part == "worker 1"
 
 
+def test_who_comes_when_the_job_has_ended_is_not_the_cause():
+    late = BOOM.replace("ValueError: boom", "byteps_like.errors.RefusedError: job 'a' has ended; a worker (b) is late")
+    refused = BOOM.replace("ValueError: boom", "byteps_like.errors.RefusedError: worker 1 is one too many")
+    assert first_of(child(0, 1, late, wrote_at=1.0), child(1, 1, BOOM, wrote_at=2.0)).part == "worker 1"
+    assert [failure.judge(child(0, 1, text)).came_too_late for text in (late, refused, BOOM)] == [True, False, False]
+    assert not failure.judge(child(0, 1, refused)).consequence
+
+
 def test_report_names_rank_code_and_traceback_and_what_came_after():
     failures = [failure.judge(child(2, 1, BOOM)), failure.judge(child(0, 1, PEER_LOST))]
     text = failure.report(failures[0], failures, colour=False)
