@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test setup-rdma setup-ci core proto configure-tests demo test test-fast test-python test-native test-rdma sim sim-all soak \
   test-torch test-sanitizers build-native build-sanitizers test-python-versions build-fuzz fuzz check lint arm tidy format bench bench-server bench-codecs bench-training bench-placement bench-racks bench-consistency \
-  bench-compression bench-copies bench-rdma bench-tls bench-strangers docs wheel clean kernels test-gpu bench-gpu
+  bench-compression bench-elastic bench-rdma bench-tls bench-strangers docs wheel clean kernels test-gpu bench-gpu
 
 help:  ## this list
 	@echo "make RECIPE, where RECIPE is one of"
@@ -193,7 +193,9 @@ bench-rdma:  ## RDMA links against perftest's ib_write_bw and ib_send_lat, in th
 	@VENV=$(VENV) bash scripts/setup.sh rdma bench
 	@$(PYTHON) -m bench.internals.rdma
 
-bench-copies: setup  ## what copies of values on servers cost, and how long nobody reads when a server dies, on a lab (root; a minute)
+bench-elastic: setup  ## what being elastic and copies of values cost, and how long nobody reads when a server dies, on a lab (root; some minutes)
+	@$(PYTHON) -m bench.elastic.calm
+	@$(PYTHON) -m bench.elastic.calm --rate none --hosts 2 --servers 1
 	@$(PYTHON) -m bench.elastic.copies
 
 bench-tls: $(READY) core  ## links with tls=on against links in the clear, over loopback, on two cores (a minute)

@@ -1,1 +1,2 @@
-"""What happens in elastic jobs: pictures of a death and of a join as recorded, and what copies of values cost."""
+"""Elastic jobs: pictures of a death and of a join as recorded, what it costs to be ready for them, and what copies of
+values cost."""
