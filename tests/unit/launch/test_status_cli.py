@@ -31,6 +31,22 @@ def test_members_that_report_no_links_show_none():
     assert _row(referenced=1e9)["links"] == ""
 
 
+def test_it_says_how_many_values_have_copies() -> None:
+    def server(rank: int, **stats: float) -> MemberStatus:
+        member = Member(role=MemberRole.SERVER, rank=rank, host_id="a", host="node", pid=1)
+        return MemberStatus(member=member, state="running", heartbeat_age=0.2, stats=stats, waiting=None)
+
+    def notes(*servers: MemberStatus) -> list[str]:
+        status = JobStatus("run-1", 1, "running", 2, len(servers), servers, "", {}, 1.0, {})
+        out = StringIO()
+        Console(file=out, width=80).print(_table(None, StatusSample(status, 0.0)))
+        return [line.rstrip() for line in out.getvalue().splitlines()][2 + len(servers) :]
+
+    found = notes(server(0, replicated=6, copied=1e9), server(1, replicated=8, copied=2e8), server(2, copied=0))
+    assert " ".join(found) == "values with a copy elsewhere: 6 of server 0, 8 of server 1; 1.20 GB went there"
+    assert notes(server(0, replicated=0, copied=0)) == []
+
+
 def test_it_fits_80_columns() -> None:
     """Names, numbers and states of a large job in one line each; of a long host name a part is left out."""
     stats = {"links_shm": 1.0, "links_tcp": 3.0, "route_server": 1.0, "payload_sent": 123.4e9}
