@@ -361,7 +361,7 @@ class Membership:
         if self.epoch is None or self.state is not JobState.RUNNING:
             if (self.epoch is not None or self._seats) and not self._is_elastic():
                 self._refuse_to_drain()
-            if self._end_timer.at() is not None:
+            if self._end_timer.at() is not None and self.linger == self.patience.after_end:
                 raise RefusedError(f"all workers of job {self.job!r} have left", operation="drain")
             return DrainProgress(DrainState.FORMING)
         if not self._is_elastic():

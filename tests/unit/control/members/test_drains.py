@@ -231,13 +231,16 @@ def test_nobody_is_asked_while_a_world_forms() -> None:
     assert drain(job, WORKER, 0).state is DrainState.ASKED
 
 
-def test_who_is_left_when_all_workers_have_gone_is_not_asked() -> None:
+@pytest.mark.parametrize("returning", [False, True])
+def test_who_is_left_when_all_workers_have_gone_is_not_asked(returning: bool) -> None:
     job = running(1)
-    order = job.names("w1")
-    for id in order:
-        job.do("leave", id, False)
-    with pytest.raises(RefusedError, match="all workers of job 'job' have left"):
-        drain(job, SERVER, 0)
+    for id in job.names("w1"):
+        job.do("leave", id, returning)
+    if returning:
+        assert drain(job, SERVER, 0) == DrainProgress(DrainState.FORMING)
+    else:
+        with pytest.raises(RefusedError, match="all workers of job 'job' have left"):
+            drain(job, SERVER, 0)
 
 
 def test_who_has_died_instead_is_told_apart() -> None:
