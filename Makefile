@@ -143,7 +143,7 @@ arm:
 
 tidy: $(READY)
 	@if command -v $(CLANG_TIDY) > /dev/null; then mkdir -p build && \
-	  $(CMAKE) -S . -B build/tidy/commands -DBYTEPS_LIKE_PYTHON=OFF -DBYTEPS_LIKE_PRECOMPILE=OFF -DBYTEPS_LIKE_JOINED=ON \
+	  $(CMAKE) -S . -B build/tidy/commands -DBYTEPS_LIKE_PYTHON=OFF -DBYTEPS_LIKE_PRECOMPILE=OFF \
 	    > build/configure-tidy.log && \
 	  $(PYTHON) scripts/tidy.py --clang-tidy $(CLANG_TIDY) --jobs $(JOBS); \
 	  else echo "no $(CLANG_TIDY): the C++ core is not checked with it"; fi
