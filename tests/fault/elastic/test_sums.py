@@ -75,7 +75,9 @@ def test_averages_of_sparse_rows_are_over_those_who_are_in_them(pool: Pool, tran
     with job(RANKS, 2, transport=transport, elastic=True) as cluster:
         found = _survivors(pool.answers(cluster, bodies.average_sparse, 12), [1])
     for rounds in found:
-        assert all((count, [pytest.approx(value) for value in values]) == (10_000, [12.0]) for count, values in rounds)
+        assert all(
+            (count, [pytest.approx(value) for value in values]) == (10_000, [12.0]) for count, values in rounds
+        ), rounds
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
