@@ -195,8 +195,8 @@ def _notes(now: StatusSample) -> str:
     routes = sorted({name[len(_ROUTE) :] for each in members for name in each.stats if name.startswith(_ROUTE)})
     lines = [f"gradients by {', '.join(routes)}"] if routes else []
     lines += [_relayed(each) for each in members if each.member.rack and each.member.role is MemberRole.SERVER]
-    waits = ((each, each.waiting) for each in members)
     lines += _copied(members)
+    waits = ((each, each.waiting) for each in members)
     lines += [f"{_name(each)} waits for {w.get('name', '?')} round {w.get('round', '?')}" for each, w in waits if w]
     lines += _kept_out(now)
     return "\n".join([*lines, *([now.status.text] if now.status.text else [])])

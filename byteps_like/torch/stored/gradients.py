@@ -112,7 +112,7 @@ class GradientPushes(Pushes):
             return
         for _, parameter in self._trained():
             given = self._given[id(parameter)]
-            if self._weights.cut_off(parameter):
+            if self._layers.has(parameter) and self._weights.cut_off(parameter):
                 self._layers.make_whole(parameter)
             if self._may_send_block(parameter, given):
                 self._send_block(parameter, given)
