@@ -300,8 +300,10 @@ std::shared_ptr<KeepOperation> FetchFiltered(PyEngine& self, uint32_t tensor, co
 }
 
 std::shared_ptr<KeepOperation> FetchRange(PyEngine& self, uint32_t tensor, const Chosen& parts, int32_t priority,
-                                          uint64_t low, uint64_t high) {
-  auto operation = self.engine().FetchRange(RequestOf(tensor, 0, parts, priority), low, high);
+                                          uint64_t low, uint64_t high, const std::vector<uint64_t>& since,
+                                          uint32_t most) {
+  if (since.size() != parts.size()) throw nb::value_error("of each part a version, since which rows are read");
+  auto operation = self.engine().FetchRange(RequestOf(tensor, 0, parts, priority), {low, high, since, most});
   ThrowIfFailed(operation.status());
   return *operation;
 }
@@ -467,7 +469,8 @@ void BindEngine(nb::module_& m) {
       .def("fetch_rows", &FetchRows, nb::arg("tensor"), nb::arg("rows"), nb::arg("priority"))
       .def("fetch_filtered", &FetchFiltered, nb::arg("tensor"), nb::arg("rows"), nb::arg("priority"))
       .def("fetch_range", &FetchRange, nb::arg("tensor"), nb::arg("parts"), nb::arg("priority"), nb::arg("low"),
-           nb::arg("high"))
+           nb::arg("high"), nb::arg("since"), nb::arg("most"),
+           "`since`: of each part, the version beyond which rows are read. `most`: rows of each; 0: all.")
       .def("call", &Call, nb::arg("tensors"), nb::arg("text"),
            "Has servers run a function on tensors that lie together. `text`: as it travels.")
       .def("call_table", &CallTable, nb::arg("tensor"), nb::arg("parts"), nb::arg("text"),

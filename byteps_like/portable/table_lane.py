@@ -40,14 +40,17 @@ class LaneRows(LanePush):
 
 @dataclass(eq=False, slots=True)
 class LaneFetch:
-    """A read of some rows; or, without `rows`, of those with ids in `range`. `settled` is called when `out` has them:
-    of a range, their ids before them; of rows that are `filtered`, what filters have made of them. Of these two `out`
-    is made when it is known how long it is."""
+    """A read of some rows; or, without `rows`, of those with ids in `range` and versions beyond `since`, of more than
+    `most` the first ones, where that isn't 0. `settled` is called when `out` has them: of a range, their ids before
+    them; of rows that are `filtered`, what filters have made of them. Of these two `out` is made when it is known how
+    long it is."""
 
     rows: SentRows | None
     settled: Settled
     out: memoryview = field(default_factory=lambda: memoryview(b""))
     range: tuple[int, int] = (0, 0)
+    since: int = 0
+    most: int = 0
     filtered: bool = False
     priority: int = 0
     clock: int = field(default=0, init=False)
@@ -154,7 +157,8 @@ class TableLane(StoreLane):
         fetch.asked = True
         header = replace(
             self._header(FrameType.FETCH, fetch.clock), total=fetch.request, priority=fetch.priority,
-            aux=RANGE if fetch.number is None else fetch.number, root=0 if fetch.rows is None else fetch.rows.crc,
+            aux=RANGE if fetch.number is None else fetch.number, offset=fetch.since,
+            root=fetch.most if fetch.rows is None else fetch.rows.crc,
         )  # fmt: skip
         return header, b"" if fetch.rows is not None else _IDS.pack(*fetch.range)
 

@@ -88,12 +88,16 @@ class PortableKeptTable:
         fetches = [LaneFetch(self._sent(one), lambda _: None, filtered=True, priority=urgency) for one in rows]
         return self._fetch_all(fetches, [one.shard for one in rows])
 
-    def pull_range(self, low: int, high: int, *, priority: int | None = None) -> RangeHandle:
+    def pull_range(
+        self, low: int, high: int, *, since: Sequence[int] = (), most: int = 0, priority: int | None = None
+    ) -> RangeHandle:
         """See KeptTable."""
         urgency, shards = self._priority(priority), range(len(self.shards.firsts))
-        return self._fetch_all(
-            [LaneFetch(None, lambda _: None, range=(low, high), priority=urgency) for _ in shards], shards
-        )
+        fetches = [
+            LaneFetch(None, lambda _: None, range=(low, high), since=known, most=most, priority=urgency)
+            for known in since or [0] * len(shards)
+        ]
+        return self._fetch_all(fetches, shards)
 
     def call(self, text: bytes) -> CallHandle:
         """See KeptTable."""

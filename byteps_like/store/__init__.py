@@ -1,6 +1,6 @@
 """The store: named tensors, keys whose values servers keep, under a policy, from synchronous to free of locks.
 
-Private: content, dependent, keeper, key, open_tensor, portions, row_split, rows.
+Private: content, keeper, key, open_tensor, portions, row_split, rows.
 """
 
 from byteps_like.store.filters.filter import KeyedRows, PayloadFilter, RowFilter

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from typing_extensions import override
 
@@ -15,8 +15,17 @@ from byteps_like.store.future import Future, Landed, PartsFlight
 from byteps_like.worker.keeping import Outcome
 
 
+class FoundRows(NamedTuple):
+    """What has been read."""
+
+    keys: Any
+    value: Any
+    end: int = 0
+    """Of a range: see RowsFuture."""
+
+
 class RowsFuture(Future):
-    """A push or a pull of rows in flight. What has been pulled is its `value`, and with `pull_range` its `keys`."""
+    """A push or a pull of rows in flight. What has been pulled is its `value`, with their `keys`."""
 
     def __init__(
         self,
@@ -26,32 +35,50 @@ class RowsFuture(Future):
         rank: int = 0,
         *,
         idle: Sequence[PartsFlight] = (),
-        out: Callable[[], Any] | None = None,
+        out: Callable[[], FoundRows] | None = None,
     ) -> None:
         """`idle`: to shards that get no rows; it is done when they are, too, and says nothing of them where there are
-        others. `out`: (keys, value) of what has been read, once it is there."""
+        others. `out`: what has been read, once it is there."""
         super().__init__([*flights, *idle], landed, weight, rank)
         self._told = flights or idle
         self._out = out
+        self._found = FoundRows(None, None)
 
     @override
     def _settled(self) -> list[tuple[PartsFlight, Outcome]]:
         return [(flight, outcome) for flight, outcome in super()._settled() if flight in self._told]
 
-    def _read(self) -> tuple[Any, Any]:
+    def _read(self) -> FoundRows:
         self.wait()
-        found: tuple[Any, Any] = (None, None) if self._out is None else self._out()
-        return found
+        if self._out is not None:
+            self._found, self._out = self._out(), None
+        return self._found
 
     @property
     def value(self) -> Any:
         """The rows that were read, of shape [n, width], in the order of their keys; None of a push. Blocks."""
-        return self._read()[1]
+        return self._read().value
 
     @property
     def keys(self) -> Any:
         """Ids of the rows that were read, ascending u64; None of a push. Blocks."""
-        return self._read()[0]
+        return self._read().keys
+
+    @property
+    def versions(self) -> dict[int, int]:
+        """Of each shard that was asked, that which was read, or of which the contribution is part. Blocks."""
+        found: dict[int, int] = {}
+        self.wait()
+        for flight in self._told:
+            outcomes = flight.handle.outcomes()
+            found |= {part: outcome.version for part, outcome in zip(flight.parts, outcomes, strict=True)}
+        return found
+
+    @property
+    def end(self) -> int:
+        """Of a range: the key from which on there may be more rows in it, because `most` was given; where there are
+        none, its end. Blocks."""
+        return self._read().end
 
 
 class Dependent(RowsFuture):
@@ -93,8 +120,13 @@ class Dependent(RowsFuture):
         return self._own
 
     @override
-    def _read(self) -> tuple[Any, Any]:
+    def _read(self) -> FoundRows:
         return self._started()._read()
+
+    @property
+    @override
+    def versions(self) -> dict[int, int]:
+        return self._started().versions
 
     @property
     @override

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, NoReturn
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from byteps_like.store.combining.weighed import Weighed
 from byteps_like.store.content import Brought, Content, Dense, VersionCall
 from byteps_like.store.ledger import Event, Ledger, Version
 from byteps_like.store.policies.policy import Contribution, Policy
+from byteps_like.store.updates.function import FunctionUpdate
 from byteps_like.store.updates.plain import NoUpdate
 from byteps_like.store.updates.update import Values, ValueUpdate
 from byteps_like.wire.note import Applied
@@ -75,8 +76,11 @@ class ContentKey(Generic[Brought]):
         sources: Iterable[int],
         update: ValueUpdate,
         combining: Combining | None = None,
+        functions: Sequence[FunctionUpdate] = (),
     ) -> None:
+        """`functions`: without state, which contributions may ask for instead of the update."""
         self.content, self.policy, self.sources, self.update = content, policy, sources, update
+        self._ways: tuple[ValueUpdate, ...] = (update, *functions)
         self.combining = Weighed() if combining is None else combining
         check_rounds(policy, update)
         if not update.takes(content.dtype):
@@ -147,19 +151,32 @@ class ContentKey(Generic[Brought]):
         self.combining.check_block(push.last)
         self._check_integers(float(weight).is_integer() and weight < 2.0**63)
         self.update.rate(lr)
-        self._check_rate(push, lr)
+        self._check_alike(push, lr)
 
     def _check_integers(self, adds: bool) -> None:
         if np.issubdtype(self.content.dtype, np.integer) and not adds:
             raise InvalidArgumentError("contributions of integers can only be summed, with whole numbers as weights")
 
-    def _check_rate(self, push: Contribution, lr: float | None) -> None:
+    def _check_alike(self, push: Contribution, lr: float | None) -> None:
+        """One version can't be made in two ways."""
         for _, other in sorted(self._staged.items()):
-            if not (push.idle or other.push.idle) and other.push.base == push.base and other.lr != lr:
-                raise MismatchError(
-                    f"rank {push.source} has pushed with lr={lr}, but rank {other.push.source} with lr={other.lr}, both"
-                    f" computed on version {push.base}: all ranks must have one schedule"
-                )
+            if push.idle or other.push.idle or other.push.base != push.base:
+                continue
+            if other.lr != lr:
+                self._differ(push, other.push, f"lr={lr}", f"lr={other.lr}", "all ranks must have one schedule")
+            if other.push.function != push.function:
+                self._differ(push, other.push, self._way(push), self._way(other.push),
+                             "all ranks must take the same in a round")  # fmt: skip
+
+    def _way(self, push: Contribution) -> str:
+        found = self._ways[push.function]
+        return f"function {found.of}" if isinstance(found, FunctionUpdate) and push.function else "its update"
+
+    def _differ(self, push: Contribution, other: Contribution, own: str, others: str, remedy: str) -> NoReturn:
+        raise MismatchError(
+            f"rank {push.source} has pushed with {own}, but rank {other.source} with {others}, both computed on version"
+            f" {push.base}: {remedy}"
+        )
 
     def _again(self, push: Contribution) -> list[PushAnswer]:
         answer = self._unheard.get(_id(push))
@@ -213,7 +230,8 @@ class ContentKey(Generic[Brought]):
             return False
         newest = max(staged, key=lambda one: one.push.base)
         made_of = [one.push for one in staged]
-        return self.content.apply(VersionCall(number, brought, found, newest.lr, self.update, made_of))
+        update = self._ways[newest.push.function]
+        return self.content.apply(VersionCall(number, brought, found, newest.lr, update, made_of))
 
 
 class StoreKey(ContentKey[Values]):

@@ -6,7 +6,8 @@ import itertools
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,12 +21,13 @@ from byteps_like.dtypes import DType
 from byteps_like.errors import CorruptError, InvalidArgumentError
 from byteps_like.store.arrays import Array, ValueLanding, dtype_by, empty_beside, landing, outgoing, shape_of
 from byteps_like.store.combining.registry import combining_by
-from byteps_like.store.dependent import InOrder, RowsFuture
+from byteps_like.store.dependent import FoundRows, InOrder, RowsFuture
 from byteps_like.store.filters.filter import KeyedRows
 from byteps_like.store.filters.filtering import Filtering
 from byteps_like.store.filters.registry import Filter
 from byteps_like.store.functions.calling import begin_call_on_rows, end_call
-from byteps_like.store.future import Future, PartsFlight
+from byteps_like.store.functions.registry import check_name
+from byteps_like.store.future import Future, Landed, PartsFlight
 from byteps_like.store.memory.holding import held
 from byteps_like.store.policies.bounded import Asp, Ssp
 from byteps_like.store.policies.policy import Policy
@@ -41,10 +43,13 @@ from byteps_like.store.saving.saved import SavedContent
 from byteps_like.store.terms import StoreTerms, policy_for, terms_of
 from byteps_like.store.updates.plain import NoUpdate
 from byteps_like.store.updates.update import ValueUpdate
+from byteps_like.store.upper.above import Above, check_below
+from byteps_like.store.upper.rows import ROWS, RowsExchange, RowsSite
+from byteps_like.store.upper.upper import Upper
 from byteps_like.store.versions import Found, Versions
 from byteps_like.wire.note import Note
 from byteps_like.wire.saving import saved_row_bytes
-from byteps_like.worker.api import Worker
+from byteps_like.worker.api import TensorSpec, Worker
 from byteps_like.worker.current import current
 from byteps_like.worker.keeping import KeepHandle, Keeps, RangeHandle
 from byteps_like.worker.tables import KeepsTables, KeptTable, RowsAt, TableSpec, table_tensor
@@ -72,24 +77,29 @@ class KV:
         combine: str = "sum",
         age: str | None = None,
         damp: str | None = None,
+        functions: Sequence[str] = (),
         codec: Codec | str = "",
         filters: Sequence[Filter | str] = (),
         on_loss: str | None = None,
         replicas: int | None = None,
+        upper: Upper | None = None,
         worker: Worker | None = None,
     ) -> None:
         """All ranks make it, with the same arguments. `width`: elements of a row, of `dtype` float32, float64 or int64.
 
         `delay`: by how many pushes a rank may be ahead of the slowest before its pulls wait; math.inf: by any number.
         Or `consistency`, as of a Store ("asp" if neither is given). `update`: what a version does to each row that its
-        contributions name. `combine`, `age`, `damp`, `on_loss`, `replicas`, `worker`: as of a Store. `codec`: rows
-        travel to servers encoded by it, such as "int8" (docs/how-to/compression.md), those of one push and server
-        together; what it leaves out is lost. `filters`: what rows go through on their way to servers, and back, one
-        after the other: "significant:delta=0.1", "float:bytes=3", "zlib" (docs/how-to/key-value.md), or
-        Significant(0.1). Ranks may differ in those of rows, but not of payloads.
+        contributions name; `functions`: names of those that a push may ask for instead
+        (docs/how-to/server-functions.md). `combine`, `age`, `damp`, `on_loss`, `replicas`, `worker`: as of a Store.
+        `codec`: rows travel to servers encoded by it, such as "int8" (docs/how-to/compression.md), those of one push
+        and server together; what it leaves out is lost. `filters`: what rows go through on their way to servers, and
+        back, one after the other: "significant:delta=0.1", "float:bytes=3", "zlib" (docs/how-to/key-value.md), or
+        Significant(0.1). Ranks may differ in those of rows, but not of payloads. `upper`: a group of servers above
+        those of this job and of other sites, with which it exchanges rows that have changed (docs/how-to/sites.md).
 
-        Blocks until all servers have answered. Raises MismatchError where ranks differ, and InvalidArgumentError for
-        arguments out of bounds, `delay` together with `consistency`, and a job without servers.
+        Blocks until all servers have answered, and with `upper` until all sites have come. Raises MismatchError where
+        ranks differ, and InvalidArgumentError for arguments out of bounds, `delay` together with `consistency`,
+        functions that servers lack or that have a state, and a job without servers.
         """
         self.name = name
         self._worker = worker or current()
@@ -98,11 +108,16 @@ class KV:
             self._worker, _consistency(delay, consistency), update, combining_by(combine, age, damp), on_loss=on_loss,
             replicas=replicas,
         ))  # fmt: skip
+        self._functions = tuple(check_name(one) for one in functions)
         self._filters = Filtering(filters, codec, width, self._dtype, self._terms.update)
-        self._open()
+        self.upper = None if upper is None else self._below(upper)
+        """Exchanges with the upper group; None: there is none."""
         self._calls = InOrder()
         self._pushed = itertools.count()
         self._gate = threading.RLock()
+        self._open()
+        if upper is not None and self.upper is not None:
+            self._start(upper, self.upper)
 
     def _open(self) -> None:
         self._table = self._keep()
@@ -111,10 +126,38 @@ class KV:
 
     def reopen(self, worker: Worker | None = None) -> None:
         """Has servers of the next world of an elastic job keep it, without rows. See Store.reopen."""
+        if self.upper is not None:
+            raise InvalidArgumentError(f"KV {self.name!r} has an upper group, so it is of one world: restore a cut")
         with self._gate:
             self._worker = worker or current()
             self._terms = self._checked(self._terms.again(self._worker))
             self._open()
+
+    def _below(self, upper: Upper) -> Above[KV]:
+        check_below(self._terms, [self._tensor()], upper)
+        self._keeper()
+
+        def make(worker: Worker) -> KV:
+            return KV(
+                self.name, self._width, self._dtype.name.lower(), consistency=upper.consistency, update=upper.update,
+                combine=upper.combine, worker=worker,
+            )  # fmt: skip
+
+        return Above(upper, self._worker.rank, make)
+
+    def _start(self, upper: Upper, above: Above[KV]) -> None:
+        """All ranks make the places beside the rows; rank 0 exchanges these."""
+        beside = _Beside(self)
+
+        def version() -> int:
+            saved = self._saved_store()
+            return min(head.version for head in saved.heads(saved.keys).values())
+
+        site = RowsSite(
+            partial(self._walk, self._versions.noticed), self._table, beside, beside._table, version, self._gate
+        )  # fmt: skip
+        exchange = None if above.store is None else RowsExchange(site, above.store, upper)
+        above.start(self.name, lambda: {ROWS: version()}, exchange)
 
     @staticmethod
     def spread(numbers: Any, count: int) -> Ids:
@@ -136,14 +179,25 @@ class KV:
 
     def finish(self) -> None:
         """This rank contributes no more, and the others don't wait for it. Blocks until all ranks have called it: then
-        contributions that were left count, too, if that is possible."""
+        contributions that were left count, too, if that is possible, and rows were exchanged with the upper group for
+        the last time. Raises on all ranks why that is not so."""
         self.change(self._terms.combining.last(self._terms.policy, self._worker.size))
+        if self.upper is not None:
+            self._worker.barrier()  # see Store.finish
+            self.upper.finish(self._all_begun())
+
+    def exchange_above(self) -> bool:
+        """Exchanges rows with the upper group once more. See Store.exchange_above."""
+        if self.upper is not None:
+            self.upper.exchange(self._all_begun())
+        return self.upper is not None
 
     def push(
         self,
         keys: Any,
         values: Any,
         *,
+        function: str = "",
         base: int | None = None,
         weight: float = 1.0,
         lr: float | None = None,
@@ -155,10 +209,11 @@ class KV:
 
         `keys`: strictly ascending integers, an array, a tensor or a list; `values`: their rows, of shape [n, width], or
         [n] if the width is 1. Without any it is a contribution, too: others wait for it, if the policy says so. Values
-        may be sent from their own memory: leave them alone until the future is done. `base`, `weight`, `lr`, `loss`,
-        `priority`: as Store.push; versions are those of the table, at each shard. `after`: what must be done before
-        this begins; what is called later begins later. Raises InvalidArgumentError for keys that don't ascend (where)
-        and arguments out of bounds, and the job's error once it has failed.
+        may be sent from their own memory: leave them alone until the future is done. `function`: what servers do with
+        them instead of the update, one of the table's `functions`; the update's state stays as it is. `base`, `weight`,
+        `lr`, `loss`, `priority`: as Store.push; versions are those of the table, at each shard. `after`: what must be
+        done before this begins; what is called later begins later. Raises InvalidArgumentError for keys that don't
+        ascend (where) and arguments out of bounds, and the job's error once it has failed.
         """
         self._terms.check_push(weight, lr, integers=self._dtype is DType.INT64)
         if base is not None:
@@ -167,11 +222,22 @@ class KV:
         values = values if hasattr(values, "shape") else np.asarray(values)
         shape = self._shape(split.ids, values)
         array = outgoing(values, self._dtype).reshape(shape)
+        if self.upper is not None and len(split.ids) and int(split.ids[-1]) == _END:
+            raise InvalidArgumentError(f"KV {self.name!r}: key {_END} is in no range, so no upper group can have it")
         if self._filters.of_rows:
             ids, array = self._filters.outgoing(KeyedRows(split.ids, array))
             split = self._splits.of(ids)
-        return self._contribute(split, array, Note(weight=weight, lr=math.nan if lr is None else lr, loss=loss),
-                                base, priority, after)  # fmt: skip
+        note = Note(weight=weight, lr=math.nan if lr is None else lr, loss=loss, function=self._number(function))
+        return self._contribute(split, array, note, base, priority, after)
+
+    def _number(self, function: str) -> int:
+        """As a note has it."""
+        if function and function not in self._functions:
+            raise InvalidArgumentError(
+                f"function={function!r}: KV {self.name!r} has {', '.join(self._functions) or 'none'}; make it with"
+                f" functions=[{function!r}]"
+            )
+        return self._functions.index(function) + 1 if function else 0
 
     def flush(self, *, priority: int | None = None, after: Sequence[Future] = ()) -> RowsFuture:
         """Contributes what filters have kept back so far: a push, also if that is nothing."""
@@ -259,7 +325,7 @@ class KV:
             handle, read = self._read(asked, target, priority)
             flights.append(PartsFlight(handle, [one.shard for one in asked]))
         return RowsFuture(
-            flights, partial(self._pulled, split.ids, asked, read, target, place), out=lambda: (split.ids, out)
+            flights, partial(self._pulled, split.ids, asked, read, target, place), out=lambda: FoundRows(split.ids, out)
         )
 
     def _read(
@@ -305,28 +371,61 @@ class KV:
             place.finish()
 
     def pull_range(
-        self, low: int, high: int, *, priority: int | None = None, after: Sequence[Future] = ()
+        self,
+        low: int,
+        high: int,
+        *,
+        since: RowsFuture | None = None,
+        priority: int | None = None,
+        after: Sequence[Future] = (),
     ) -> RowsFuture:
         """Reads all rows with keys from `low` to before `high`, at most 2^64 - 1, that there are: the future's `keys`
-        and `value`, arrays. Never blocks. Otherwise as `pull`."""
+        and `value`, arrays. Never blocks. Otherwise as `pull`. A server's thread sends at most 1 GiB; `pull_all` reads
+        more. `since`: an earlier range that was read; only rows that have changed since then. It must be of this world,
+        and later than a `restore`.
+        """
         _check_range(low, high)
-        return self._calls.begin(partial(self._pull_range, low, high, priority), after)
+        if since is not None and not since.done():
+            after = (*after, since)
+        return self._calls.begin(
+            partial(self._pull_range, low, high, since, None, self._versions.heard, priority), after
+        )
 
-    def _pull_range(self, low: int, high: int, priority: int | None) -> RowsFuture:
-        handle = self._table.pull_range(low, high, priority=priority)
-        flights = [PartsFlight(handle, range(len(self._table.shards.firsts)))]
-        return RowsFuture(flights, self._versions.heard, out=partial(self._found, handle))
+    def pull_all(self, since: RowsFuture | None = None) -> Iterator[RowsFuture]:
+        """Reads all rows, in the order of their keys, in pieces of at most 256 MB: each is a range, which is there when
+        it comes. `since`: the first piece of an earlier pass; only rows that have changed since then. Blocks."""
+        return self._walk(self._versions.heard, since)
 
-    def _found(self, handle: RangeHandle) -> tuple[Ids, Array]:
-        """Of all shards in the order of keys."""
+    def _walk(self, heard: Landed, since: RowsFuture | None) -> Iterator[RowsFuture]:
+        row = 8 + self._width * self._dtype.itemsize
+        most = max(_PIECE // len(self._table.shards.firsts) // row, 1)
+        low = 0
+        while low < _END:
+            piece = self._calls.begin(partial(self._pull_range, low, _END, since, most, heard, None), ())
+            low = piece.end
+            yield piece
+
+    def _pull_range(
+        self, low: int, high: int, since: RowsFuture | None, most: int | None, heard: Landed, priority: int | None
+    ) -> RowsFuture:
+        shards = range(len(self._table.shards.firsts))
+        known = [] if since is None else [since.versions[shard] for shard in shards]
+        handle = self._table.pull_range(low, high, since=known, most=most or 0, priority=priority)
+        return RowsFuture([PartsFlight(handle, shards)], heard, out=partial(self._found, handle, high, most))
+
+    def _found(self, handle: RangeHandle, high: int, most: int | None) -> FoundRows:
+        """Of all shards in the order of keys, as far as all have told."""
         kind = np.dtype(self._dtype.name.lower())
         each = [(one, len(one) // (8 + self._width * kind.itemsize)) for one in handle.ranges()]
         ids = np.concatenate([np.frombuffer(one, np.uint64, count) for one, count in each])
         rows = [
             np.frombuffer(one, kind, count * self._width, 8 * count).reshape(-1, self._width) for one, count in each
         ]
+        ends = [int(np.frombuffer(one, np.uint64, count)[-1]) + 1 for one, count in each if count == most]
+        end = min(ends, default=high)
         order = np.argsort(ids)
-        return ids[order], np.concatenate(rows)[order]
+        order = order[: np.searchsorted(ids[order], np.uint64(end))]
+        return FoundRows(ids[order], np.concatenate(rows)[order], end)
 
     def push_range(
         self, low: int, high: int, function: str, *, after: Sequence[Future] = (), **scalars: float
@@ -348,51 +447,52 @@ class KV:
             future.wait()
         self._begin_all()
         with self._gate:
-            handle = begin_call_on_rows(self._table, (low, high), function, scalars)
+            handle = begin_call_on_rows([self._table], (low, high), function, scalars)
         return end_call(function, handle)
 
     def checkpoint(self, path: str | os.PathLike[str]) -> int:
         """Writes all rows, with their versions and the state of their updates, to a directory. See Store.checkpoint."""
-        self._begin_all()
-        with self._gate:
-            return save(self._saved(), Path(path))
+        with self._all_begun() as saved:
+            return save(saved, Path(path))
 
     def taken(self, leaving: Iterable[int] = ()) -> Taken:
         """This rank's share of a checkpoint, in its memory. See Store.taken."""
-        self._begin_all()
-        with self._gate:
-            return take(self._saved(), leaving=leaving)
+        with self._all_begun() as saved:
+            return take(saved, leaving=leaving)
 
     def take_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
         """Makes the rows those that ranks have carried here. See Store.take_over."""
-        self._begin_all()
-        with self._gate:
-            hand_over(self._saved(), manifest, contents)
+        with self._all_begun() as saved:
+            hand_over(saved, manifest, contents)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Makes the rows those of a checkpoint, from any number of ranks and servers: there are no others afterwards.
         See Store.restore."""
-        self._begin_all()
-        with self._gate:
-            restore(self._saved(), Path(path))
+        with self._all_begun() as saved:
+            restore(saved, Path(path))
 
     def state_dict(self) -> dict[str, Any]:
         """What `checkpoint` writes, in this rank's memory. See Store.state_dict; for values alone, `pull_range`."""
-        self._begin_all()
-        with self._gate:
-            return gather(self._saved())
+        with self._all_begun() as saved:
+            return gather(saved)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes it what `state_dict` has given, in any job. All ranks call it with the same. See `restore`."""
-        self._begin_all()
-        with self._gate:
-            scatter(self._saved(), state)
+        with self._all_begun() as saved:
+            scatter(saved, state)
 
     def _begin_all(self) -> None:
         """Blocks until what waits for others has begun."""
         self._calls.begin(lambda: RowsFuture((), lambda _: None), ()).wait()
 
-    def _saved(self) -> SavedOnServers:
+    @contextmanager
+    def _all_begun(self) -> Iterator[SavedOnServers]:
+        """Nothing is pushed in the block, and all that was called before has begun."""
+        self._begin_all()
+        with self._gate:
+            yield SavedOnServers(self._saved_store())
+
+    def _saved_store(self) -> SavedStore:
         kind = np.dtype(self._dtype.name.lower())
         state = math.prod(self._terms.update.state_shape((1, self._width)))
         saved = SavedTensor(
@@ -401,9 +501,18 @@ class KV:
         )  # fmt: skip
         assert isinstance(self._worker, Keeps)
         rows = Savable(self._table.declared, saved, self._versions)
-        return SavedOnServers(SavedStore(self.name, self._worker, self._worker, {"rows": rows}))
+        after = () if self.upper is None else (self.upper.restored,)
+        return SavedStore(self.name, self._worker, self._worker, {ROWS: rows}, after)
+
+    def _tensor(self) -> TensorSpec:
+        """What servers are told of it."""
+        return table_tensor(f"kv/{self.name}", self._dtype, self._terms.on_loss, self._terms.replicas)
 
     def _keep(self) -> KeptTable:
+        (declared,) = self._worker.declare([self._tensor()])
+        return self._keeper().keep_table(declared, self._spec())
+
+    def _keeper(self) -> KeepsTables:
         if not isinstance(self._worker, KeepsTables):
             raise InvalidArgumentError(
                 f"rank {self._worker.rank}: KV {self.name!r} needs servers, and this job has none that can keep tables;"
@@ -411,13 +520,11 @@ class KV:
                 rank=self._worker.rank,
                 operation="KV",
             )
-        (declared,) = self._worker.declare(
-            [table_tensor(f"kv/{self.name}", self._dtype, self._terms.on_loss, self._terms.replicas)]
-        )
-        return self._worker.keep_table(declared, self._spec())
+        return self._worker
 
     def _spec(self) -> TableSpec:
-        return TableSpec(*self._terms.texts, self._width, filters=self._filters.text, replicas=self._terms.replicas)
+        return TableSpec(*self._terms.texts, self._width, filters=self._filters.text, replicas=self._terms.replicas,
+                         functions=" ".join(self._functions))  # fmt: skip
 
     def _checked(self, terms: StoreTerms) -> StoreTerms:
         dtype = self._dtype.name.lower()
@@ -446,6 +553,24 @@ class KV:
                 f"KV {self.name!r}: {len(ids)} rows have over {LARGEST_PARTITION} bytes: push and pull fewer at once"
             )
         return wanted
+
+
+class _Beside(KV):
+    """Rows that are assigned, on the shards of those of another one with the same keys."""
+
+    def __init__(self, other: KV) -> None:
+        self._other = other._tensor()
+        dtype = other._dtype.name.lower()
+        super().__init__(f"{other.name}/above", other._width, dtype, update="assign", worker=other._worker)
+
+    def _tensor(self) -> TensorSpec:
+        return replace(super()._tensor(), beside=self._other.name)
+
+
+_END = (1 << 64) - 1
+"""Of the greatest range."""
+_PIECE = 256 << 20
+"""Bytes that are read at a time, where all rows are."""
 
 
 def _check_range(low: int, high: int) -> None:

@@ -63,7 +63,7 @@ class TableRows(Content[RowGradients]):
             raise InvalidArgumentError(
                 "update none gives what a round has combined, which rows don't have: use another"
             )
-        self.width, self.dtype = width, np.dtype(dtype)
+        self.width, self.dtype, self._update = width, np.dtype(dtype), update
         self.rows: dict[int, Row] = {}
         zeros = np.zeros((1, width), self.dtype)
         self._fresh = Row(zeros, update.fresh_state(zeros) if update.takes(self.dtype) else zeros, 0, 0)
@@ -89,11 +89,18 @@ class TableRows(Content[RowGradients]):
             return False
         for number, gradient in merged.items():
             row = self.rows.get(number, self._fresh)
-            value, state = call.update.apply(row.value, row.state, gradient, call.lr, row.updates + 1, call.made_of)
-            if call.update.checks_result and not (is_finite(value) and is_finite(state)):
-                value, state = row.value, row.state
+            value, state = self._updated(row, gradient, call)
             self.rows[number] = Row(value, state, call.number, row.updates + 1)
         return True
+
+    def _updated(self, row: Row, gradient: Values, call: VersionCall[RowGradients]) -> tuple[Values, Values]:
+        """What becomes of value and state. A function in place of the update has no state, and leaves that as it is."""
+        is_own = call.update is self._update
+        before = row.state if is_own else call.update.fresh_state(row.value)
+        value, state = call.update.apply(row.value, before, gradient, call.lr, row.updates + 1, call.made_of)
+        if call.update.checks_result and not (is_finite(value) and is_finite(state)):
+            return row.value, row.state
+        return value, state if is_own else row.state
 
     def _merged(self, number: int, call: VersionCall[RowGradients]) -> Values:
         """Of shape [1, width]."""
@@ -115,9 +122,11 @@ class TableRows(Content[RowGradients]):
         versions = np.array([row.version for row in sent], np.uint32)
         return StaleRows(np.array(chosen, bool), versions, self._stacked(sent))
 
-    def read_range(self, low: int, high: int) -> tuple[Ids, Values]:
-        """The ids from `low` on and below `high` that exist, in ascending order, and their rows."""
-        ids = np.array(sorted(number for number in self.rows if low <= number < high), np.uint64)
+    def read_range(self, low: int, high: int, *, since: int = 0, most: int = 0) -> tuple[Ids, Values]:
+        """The ids from `low` on and below `high` that exist, in ascending order, and their rows; only those of versions
+        beyond `since`, and of more than `most` the first ones, where that isn't 0."""
+        found = [number for number, row in self.rows.items() if low <= number < high and row.version > since]
+        ids = np.array(sorted(found)[: most or None], np.uint64)
         return ids, self.read(ids)
 
     def _stacked(self, rows: list[Row]) -> Values:

@@ -24,7 +24,7 @@ from byteps_like.store.filters.encoder import Pushed, codec_filter, encoder_of, 
 from byteps_like.store.filters.filter import PayloadFilter
 from byteps_like.store.filters.payloads import Payloads, payload_filters
 from byteps_like.store.functions.calling import begin_call, end_call
-from byteps_like.store.future import Future, PartsFlight
+from byteps_like.store.future import Future, Landed, PartsFlight
 from byteps_like.store.keeper import check_change, keeper_of
 from byteps_like.store.memory.unlocked import UnlockedTensor
 from byteps_like.store.open_tensor import OpenTensor
@@ -44,7 +44,7 @@ from byteps_like.store.terms import StoreTerms, policy_for, terms_of
 from byteps_like.store.updates.adagrad import RowAdagrad
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.store.upper.above import Above, check_below
-from byteps_like.store.upper.exchange import Site
+from byteps_like.store.upper.tensors import TensorSite, ValuesAbove, exchange_tensors, tensors_above
 from byteps_like.store.upper.upper import Upper
 from byteps_like.store.versions import Found
 from byteps_like.wire.note import Note, NoteBit
@@ -126,13 +126,13 @@ class Store:
             raise InvalidArgumentError(
                 f"store {name!r}: with hogwild nothing is sent, so a codec, factors and filters have nothing to do"
             )
-        self.upper = self._below(upper, specs, arrays)
+        self.upper = None if upper is None else self._below(upper, specs, arrays)
         """Exchanges with the upper group; None: there is none."""
         self._gate = threading.RLock()
         self._passes: dict[int, Passes] = {}
         self._open = dict(zip(tensors, self._keep(specs, list(arrays.values())), strict=True))
-        if self.upper is not None:
-            self.upper.start(self._site(), self._worker, {key: one.kept for key, one in self._open.items()})
+        if upper is not None and self.upper is not None:
+            self._start(upper, self.upper, arrays)
 
     def _specs(self) -> list[TensorSpec]:
         """What servers are told of the tensors, in their order."""
@@ -165,20 +165,20 @@ class Store:
         with saved_together(self.name, [self]) as saved:
             hand_over(saved, manifest, contents)
 
-    def _below(self, upper: Upper | None, specs: Sequence[TensorSpec], arrays: dict[str, Array]) -> Above | None:
+    def _below(self, upper: Upper, specs: Sequence[TensorSpec], arrays: dict[str, Array]) -> Above[ValuesAbove]:
         """What it has of the upper group, whose values `arrays` become on rank 0."""
-        if upper is None:
-            return None
         check_below(self._terms, specs, upper)
         keeper_of(self._terms.policy, self._worker, self.name)
         make = np.copy if self._terms.from_root else np.zeros_like
         arrays.update({key: make(value) for key, value in arrays.items()})
         self._terms = replace(self._terms, from_root=True)
-        return Above(upper, self.name, self._worker, arrays, Store)
+        return Above(upper, self._worker.rank, lambda worker: tensors_above(upper, self.name, arrays, Store, worker))
 
-    def _site(self) -> Site:
+    def _start(self, upper: Upper, above: Above[ValuesAbove], arrays: Mapping[str, Array]) -> None:
+        """All ranks make places for the upper group's values beside the store's own; rank 0 exchanges these."""
         keeper = keeper_of(self._terms.policy, self._worker, self.name)
         saved = self._saved()
+        kept = {key: one.kept for key, one in self._open.items()}
 
         def versions() -> dict[str, int]:
             heads, found = saved.heads(saved.keys), dict[str, int]()
@@ -187,7 +187,12 @@ class Store:
                 found[one.tensor] = min(found.get(one.tensor, version), version)
             return found
 
-        return Site(self.name, self.pull, versions, keeper, self._gate)
+        def pull(name: str, out: Array) -> Future:
+            tensor = self._tensor(name)
+            return self._read(tensor, out, tensor.parts(None), tensor.noticed)
+
+        site = TensorSite(kept, pull, keeper, self._gate)
+        above.start(self.name, versions, exchange_tensors(upper, site, self._worker, arrays, above.store))
 
     def change(self, consistency: Policy | str) -> None:
         """From here on another policy holds for all tensors, for contributions that wait, too. All ranks call it, each
@@ -221,24 +226,16 @@ class Store:
         for handle in self.start_finish():
             handle.wait()
         self._worker.barrier()  # where the last policy was in force before, nobody has waited for the others
-        self.end_above()
+        if self.upper is not None:
+            self.upper.finish(saved_together(self.name, [self]))
 
     def exchange_above(self) -> bool:
         """Exchanges values with the upper group once more, with all contributions so far. All ranks call it; blocks
         until it is done. Returns whether there is an upper group. Raises on all ranks why that is lost."""
         if self.upper is None:
             return False
-        with self.upper.idle(), saved_together(self.name, [self]) as saved:
-            self.upper.exchange_last(saved)
+        self.upper.exchange(saved_together(self.name, [self]))
         return True
-
-    def end_above(self) -> None:
-        """The same for the last time: this site leaves the upper group, unless other stores of it are there."""
-        try:
-            self.exchange_above()
-        finally:
-            if self.upper is not None:
-                self.upper.end()
 
     @property
     def consistency(self) -> str:
@@ -310,15 +307,19 @@ class Store:
         """
         tensor = self._tensor(name)
         self._check_shape(tensor, out)
-        parts = tensor.parts(part)
+        return self._read(tensor, out, tensor.parts(part), tensor.heard, version or 0, priority)
+
+    def _read(
+        self, tensor: OpenTensor, out: Any, parts: range, heard: Landed, least: int = 0, priority: int | None = None
+    ) -> Future:
         place = landing(out, tensor.kept.declared.spec.dtype)
         if place.finish and len(parts) < len(tensor.kept.declared.partitions):
             place.array[...] = outgoing(out, tensor.kept.declared.spec.dtype)
-        handle, read = tensor.read(place.array, parts, version or 0, priority, self._worker.rank)
+        handle, read = tensor.read(place.array, parts, least, priority, self._worker.rank)
 
         def landed(found: Found) -> None:
             read()
-            tensor.heard(found)
+            heard(found)
             if place.finish:
                 place.finish()
 

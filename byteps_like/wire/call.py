@@ -28,7 +28,9 @@ class ServerCall:
     tensors: Sequence[int]
     scalars: Mapping[str, float] = field(default_factory=dict)
     rows: tuple[int, int] | None = None
-    """Of a table, which is the only tensor: ids from the first to before the second."""
+    """Where the tensors are tables, those of the first: ids from the first to before the second."""
+    since: int = 0
+    """Of these, only those of newer versions."""
 
 
 def encode_call(call: ServerCall) -> bytes:
@@ -36,7 +38,7 @@ def encode_call(call: ServerCall) -> bytes:
     head = bytes([min(len(call.tensors), 255), min(len(call.scalars), 255)]) + _named(call.function)
     tensors = struct.pack(f"<{len(call.tensors)}I", *call.tensors)
     scalars = b"".join(_named(name) + struct.pack("<d", value) for name, value in call.scalars.items())
-    rows = b"" if call.rows is None else struct.pack("<2Q", *call.rows)
+    rows = b"" if call.rows is None else struct.pack("<3Q", *call.rows, call.since)
     if len(found := head + tensors + scalars + rows) > MAX_CALL:
         raise InvalidArgumentError(
             f"{call.function!r} on {len(call.tensors)} tensors with {len(call.scalars)} scalars takes {len(found)}"

@@ -67,8 +67,8 @@ class Note:
     """NaN: not told."""
     time: float = 0.0
     """Seconds that it took to compute."""
-    after: int = 0
-    """The caller's task that must be done before; 0: none."""
+    function: int = 0
+    """Of its spec, from 1: what is done with it instead of the update; 0: that."""
     source: int = 0
     """0: the sender itself; others: not so far."""
     bits: int = NoteBit.LAST_BLOCK
@@ -77,7 +77,7 @@ class Note:
 def encode_note(note: Note) -> bytes:
     """The 32 bytes. Raises struct.error or OverflowError for a field out of its range: a caller's mistake."""
     n = note
-    return _LAYOUT.pack(n.base, n.weight, n.lr, n.loss, n.time, n.after, n.source, n.bits)
+    return _LAYOUT.pack(n.base, n.weight, n.lr, n.loss, n.time, n.function, n.source, n.bits)
 
 
 def decode_note(data: Buffer) -> Note:

@@ -39,10 +39,14 @@ class TableSpec(KeepSpec):
     """How servers keep a table's rows. They begin as zeros, when they are first named. What is read goes through its
     filters, too."""
 
+    functions: str = ""
+    """Names, with a space between each two, of what contributions may ask for instead of the update."""
+
     @property
     @override
     def text(self) -> str:
-        return f"{super().text}\nrows zeros"
+        functions = f"\nfunctions {self.functions}" if self.functions else ""
+        return f"{super().text}{functions}\nrows zeros"
 
 
 @dataclass(frozen=True)
@@ -117,11 +121,14 @@ class KeptTable(Protocol):
     def pull_filtered(self, rows: Sequence[RowsAt], *, priority: int | None = None) -> RangeHandle:
         """As `pull`, of a table with filters: to the handle, as servers have made it. Addresses mean nothing."""
 
-    def pull_range(self, low: int, high: int, *, priority: int | None = None) -> RangeHandle:
-        """Reads all rows with ids from `low` to before `high`, of all shards. Never blocks."""
+    def pull_range(
+        self, low: int, high: int, *, since: Sequence[int] = (), most: int = 0, priority: int | None = None
+    ) -> RangeHandle:
+        """Reads all rows with ids from `low` to before `high`, of all shards; with `since`, of each shard only those of
+        versions beyond that; with `most`, of each shard no more than the first ones, so many. Never blocks."""
 
     def call(self, text: bytes) -> CallHandle:
-        """Has all shards run a function on rows. See Keeps.call."""
+        """Has all shards run a function on rows, of this table and perhaps of others beside it. See Keeps.call."""
 
 
 @runtime_checkable

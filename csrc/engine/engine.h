@@ -169,8 +169,13 @@ class Engine : private MemoryWatcher, private ChannelOwner, private PartSink {
   // Reads what filters on servers have made of some rows, to KeepOperation::ranges.
   Result<std::shared_ptr<KeepOperation>> FetchFiltered(uint32_t tensor, const std::vector<TableRows>& rows,
                                                        int32_t priority);
-  // Reads rows from `low` to before `high` that there are, to KeepOperation::ranges.
-  Result<std::shared_ptr<KeepOperation>> FetchRange(const KeepRequest& request, uint64_t low, uint64_t high);
+  // Reads rows that there are, to KeepOperation::ranges.
+  struct RowRange {
+    uint64_t low = 0, high = 0;   // low <= id < high
+    std::vector<uint64_t> since;  // of each part, only versions beyond that
+    uint32_t most = 0;            // of more rows of a part the first ones; 0: all
+  };
+  Result<std::shared_ptr<KeepOperation>> FetchRange(const KeepRequest& request, RowRange range);
 
   // Allows tensors on this GPU from now on. Call it once, before the first Submit with `device`. `kernels`: those of
   // feedback. Without them, and for codecs without a GPU version, tensors on the GPU are encoded on the CPU.

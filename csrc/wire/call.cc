@@ -62,8 +62,8 @@ Result<ServerCall> DecodeCall(std::span<const std::byte> payload) {
     call.scalars.emplace_back(std::move(name), std::bit_cast<double>(fields.Number<uint64_t>()));
   }
   if (!fields.ended()) {
-    call.rows = {.low = fields.Number<uint64_t>(), .high = fields.Number<uint64_t>()};
-    named = named && tensors == 1;
+    const auto low = fields.Number<uint64_t>(), high = fields.Number<uint64_t>(), since = fields.Number<uint64_t>();
+    call.rows = {.low = low, .high = high, .since = since};
   }
   if (!fields.ended() || !named || tensors == 0) return Status(Code::kCorrupt, "a call makes no sense");
   return call;

@@ -23,16 +23,16 @@ inline constexpr size_t kMaxNameBytes = 64;  // of a function, a scalar or a fig
 // By name, in order.
 using Figures = std::vector<std::pair<std::string, double>>;
 
-// Rows with low <= id < high.
+// Rows with low <= id < high, of versions beyond `since`.
 struct IdRange {
-  uint64_t low = 0, high = 0;
+  uint64_t low = 0, high = 0, since = 0;
 };
 
 struct ServerCall {
   std::string function;
   std::vector<uint32_t> tensors;  // at least one
   Figures scalars;
-  std::optional<IdRange> rows;  // of a table, which is the only tensor
+  std::optional<IdRange> rows;  // of the first tensor, where these are tables
 };
 
 // kCorrupt says what is wrong.

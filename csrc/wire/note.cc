@@ -17,7 +17,7 @@ enum NotePlace : size_t {
   kLrAt = 8,
   kLossAt = 12,
   kTimeAt = 16,
-  kAfterAt = 20,
+  kFunctionAt = 20,
   kSourceAt = 24,
   kBitsAt = 28,
 };
@@ -61,7 +61,7 @@ void EncodeNote(const Note& note, std::span<std::byte, kNoteBytes> out) {
   PutFloat(to + kLrAt, note.lr);
   PutFloat(to + kLossAt, note.loss);
   PutFloat(to + kTimeAt, note.time);
-  PutLittle(to + kAfterAt, note.after);
+  PutLittle(to + kFunctionAt, note.function);
   PutLittle(to + kSourceAt, note.source);
   PutLittle(to + kBitsAt, note.bits);
 }
@@ -73,7 +73,7 @@ Result<Note> DecodeNote(std::span<const std::byte, kNoteBytes> in) {
   note.lr = GetFloat(in.data() + kLrAt);
   note.loss = GetFloat(in.data() + kLossAt);
   note.time = GetFloat(in.data() + kTimeAt);
-  note.after = GetLittle<uint32_t>(in.data() + kAfterAt);
+  note.function = GetLittle<uint32_t>(in.data() + kFunctionAt);
   note.source = GetLittle<uint32_t>(in.data() + kSourceAt);
   note.bits = GetLittle<uint32_t>(in.data() + kBitsAt);
   if (Status checked = Check(note); !checked.ok()) return checked;

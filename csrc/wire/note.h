@@ -27,7 +27,7 @@ struct Note {
   float lr = std::numeric_limits<float>::quiet_NaN();    // at least 0; NaN: the update's own
   float loss = std::numeric_limits<float>::quiet_NaN();  // NaN: not told
   float time = 0;                                        // seconds that it took to compute, at least 0
-  uint32_t after = 0;                                    // the caller's task that must be done before; 0: none
+  uint32_t function = 0;                                 // of its spec, what is done instead of the update; 0: that
   uint32_t source = 0;                                   // 0: the sender itself; else the portion of work, from 1
   uint32_t bits = kLastBlock;                            // of NoteBit
 };

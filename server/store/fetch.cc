@@ -13,8 +13,10 @@ Result<Fetch> Fetch::From(const Header& header, const std::byte* payload, std::s
   fetch.number = header.total;
   fetch.list = std::move(list);
   if (fetch.list == nullptr) {
-    fetch.low = GetLittle<uint64_t>(payload);
-    fetch.high = GetLittle<uint64_t>(payload + sizeof(uint64_t));
+    fetch.range = {.low = GetLittle<uint64_t>(payload),
+                   .high = GetLittle<uint64_t>(payload + sizeof(uint64_t)),
+                   .since = header.offset};
+    fetch.count = header.root;
     return fetch;
   }
   if (header.length == 0) return fetch;
@@ -28,7 +30,7 @@ Result<Fetch> Fetch::From(const Header& header, const std::byte* payload, std::s
 }
 
 Result<RowAnswer> Fetch::Answer(const RowContent& rows) const {
-  if (list == nullptr) return rows.Range(low, high, kMaxPartition);
+  if (list == nullptr) return rows.Range(range, count, kMaxPartition);
   if (!bound) return rows.All(list->ids(), kMaxPartition);
   return rows.Stale(list->ids(), reinterpret_cast<const uint32_t*>(known.data()), *bound, kMaxPartition);
 }

@@ -23,7 +23,8 @@ struct Fetch {
 
   uint32_t number = 0;                 // of the request
   std::shared_ptr<const IdList> list;  // nullptr: the range
-  uint64_t low = 0, high = 0;
+  IdRange range;
+  uint32_t count = 0;             // rows of the range, at most; 0: all
   std::optional<uint64_t> bound;  // only those whose version is more than this beyond the known one
   ShardBuffer known;              // u32 for each id
 };

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 
+#include "csrc/wire/call.h"
+
 namespace byteps_like {
 namespace {
 
-constexpr uint32_t kTensorShift = 16;  // a key is its tensor's id, and the number of the partition
 constexpr double kNanoseconds = 1e9;
 
 void Merge(RankTotals& into, const RankTotals& key, bool first) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 #include <string>
 #include <utility>
 
@@ -25,7 +26,7 @@ Status NotForIntegers() {
 }  // namespace
 
 Result<std::shared_ptr<const StoreRules>> StoreRules::Parse(std::string_view policy, std::string_view combining,
-                                                            std::string_view update) {
+                                                            std::string_view update, std::string_view functions) {
   auto decides = MakeStorePolicy(policy);
   if (!decides.ok()) return decides.status();
   auto combines = MakeCombining(combining);
@@ -41,6 +42,12 @@ Result<std::shared_ptr<const StoreRules>> StoreRules::Parse(std::string_view pol
   rules->combining = std::move(*combines);
   rules->update = std::move(*updates);
   rules->is_idle = update == kNoUpdate;
+  for (const auto word : std::views::split(functions, ' ')) {
+    const std::string name(word.begin(), word.end());
+    auto function = MakeUpdate("function:of=" + name);
+    if (!function.ok()) return function.status();
+    rules->functions.push_back({name, std::move(*function)});
+  }
   return std::shared_ptr<const StoreRules>(std::move(rules));
 }
 
@@ -48,6 +55,23 @@ Status StoreRules::CheckType(DType dtype) const {
   if (!update->Takes(dtype))
     return Status(Code::kInvalid, std::string("the update takes no values of ") + NameOf(dtype));
   return IsFloat(dtype) || combining->AddsIntegers() ? Status() : NotForIntegers();
+}
+
+Status StoreRules::CheckFunctions(const ValueShape& shape) const {
+  for (const Function& one : functions)
+    if (one.update->StateCount(shape) != 0)
+      return Status(Code::kInvalid, "function " + one.name +
+                                        " has a state, which only the update of a table has: take it as that, or"
+                                        " register it without");
+  return {};
+}
+
+const ValueUpdate& StoreRules::UpdateOf(const StorePush& push) const {
+  return push.function == 0 ? *update : *functions[push.function - 1].update;
+}
+
+std::string StoreRules::FunctionOf(const StorePush& push) const {
+  return push.function == 0 ? "its update" : "function " + functions[push.function - 1].name;
 }
 
 Result<std::unique_ptr<StoreKey>> StoreKey::Make(std::shared_ptr<const StoreRules> rules, StoreValue value,
@@ -66,6 +90,7 @@ Result<std::unique_ptr<StoreKey>> StoreKey::Make(std::shared_ptr<const StoreRule
   if (Status status = rules->CheckType(rows.dtype); !status.ok()) return status;
   if (rules->is_idle)
     return Status(Code::kInvalid, "update none gives what a round has combined, which rows don't have: use another");
+  if (Status status = rules->CheckFunctions({1, rows.width}); !status.ok()) return status;
   auto content = RowContent::Make(*rules->update, rows.dtype, rows.width, memory);
   if (!content.ok()) return content.status();
   std::unique_ptr<StoreKey> key(new StoreKey(std::move(rules), sources, now, memory));
@@ -168,17 +193,26 @@ Status StoreKey::Check(const WholePush& whole) const {
   const double lr = whole.lr.value_or(0);
   if (!(lr >= 0 && std::isfinite(lr)))
     return Status(Code::kInvalid, "lr of a push must be at least 0 and finite, not " + DecimalOf(lr));
-  return CheckRate(whole);
+  return CheckAlike(whole);
 }
 
-Status StoreKey::CheckRate(const WholePush& whole) const {
+// One version can't be made in two ways.
+Status StoreKey::CheckAlike(const WholePush& whole) const {
   if (whole.push.idle) return {};
-  for (const auto& [id, other] : staged_)
-    if (!other.whole.push.idle && other.whole.push.base == whole.push.base && other.whole.lr != whole.lr)
-      return Status(Code::kMismatch, Pushed(whole.push) + "with lr=" + RateText(whole.lr) + ", but rank " +
-                                         std::to_string(id.first) + " with lr=" + RateText(other.whole.lr) +
-                                         ", both computed on version " + std::to_string(whole.push.base) +
-                                         ": all ranks must have one schedule");
+  const auto differ = [&](const Id& id, const std::string& own, const std::string& others, const char* remedy) {
+    return Status(Code::kMismatch, Pushed(whole.push) + "with " + own + ", but rank " + std::to_string(id.first) +
+                                       " with " + others + ", both computed on version " +
+                                       std::to_string(whole.push.base) + ": " + remedy);
+  };
+  for (const auto& [id, other] : staged_) {
+    if (other.whole.push.idle || other.whole.push.base != whole.push.base) continue;
+    if (other.whole.lr != whole.lr)
+      return differ(id, "lr=" + RateText(whole.lr), "lr=" + RateText(other.whole.lr),
+                    "all ranks must have one schedule");
+    if (other.whole.push.function != whole.push.function)
+      return differ(id, rules_->FunctionOf(whole.push), rules_->FunctionOf(other.whole.push),
+                    "all ranks must take the same in a round");
+  }
   return {};
 }
 
@@ -276,10 +310,10 @@ Result<bool> StoreKey::Apply(int64_t version, std::span<WholePush> pushes, Shard
   const std::vector<double> factors = rules_->combining->Factors(notes, version);
   if (factors.empty()) return false;
   const auto newest = std::ranges::max_element(pushes, {}, [](const WholePush& one) { return one.push.base; });
-  const double lr = newest->lr.value_or(rules_->update->lr());
+  const ValueUpdate& update = rules_->UpdateOf(newest->push);
+  const double lr = newest->lr.value_or(update.lr());
   auto applied = content_->Apply(
-      {.version = version, .pushes = pushes, .factors = factors, .lr = lr, .update = *rules_->update, .made_of = notes},
-      fresh);
+      {.version = version, .pushes = pushes, .factors = factors, .lr = lr, .update = update, .made_of = notes}, fresh);
   if (made_ == nullptr || !applied.ok() || !*applied) return applied;
   auto combined = content_->TakeCombined(pushes);
   if (!combined.ok()) return combined.status();
@@ -308,11 +342,14 @@ Status StoreKey::Follow(MadeVersion& made) {
   if (Status status = content_->Reserve(&fresh); !status.ok()) return status;
   WholePush whole{.push = {}, .gradient = std::move(made.gradient.bytes), .lr = {}, .rows = {made.gradient.rows, {}}};
   if (Status status = content_->Admit(whole); !status.ok()) return status;
+  const auto newest = std::ranges::max_element(made.made_of, {}, &StorePush::base);
+  if (newest == made.made_of.end() || newest->function > rules_->functions.size())
+    return Status(Code::kCorrupt, "a version is made of nothing, or in a way that there isn't");
   const auto applied = content_->Apply({.version = made.version,
                                         .pushes = {&whole, 1},
                                         .factors = {&kOnce, 1},
                                         .lr = made.lr,
-                                        .update = *rules_->update,
+                                        .update = rules_->UpdateOf(*newest),
                                         .made_of = made.made_of},
                                        fresh);
   made.gradient.bytes = std::move(whole.gradient);

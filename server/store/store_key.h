@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -52,14 +53,22 @@ struct MadeVersion {
 
 // What is done with contributions: keys of one tensor share it.
 struct StoreRules {
-  // Of canonical texts. kInvalid.
+  // Of canonical texts, and names with a space between each two. kInvalid.
   static Result<std::shared_ptr<const StoreRules>> Parse(std::string_view policy, std::string_view combining,
-                                                         std::string_view update);
-  Status CheckType(DType dtype) const;  // kInvalid if they have nothing to do with values of it
+                                                         std::string_view update, std::string_view functions = {});
+  Status CheckType(DType dtype) const;                   // kInvalid if they have nothing to do with values of it
+  Status CheckFunctions(const ValueShape& shape) const;  // kInvalid if one has a state
+  const ValueUpdate& UpdateOf(const StorePush& push) const;
+  std::string FunctionOf(const StorePush& push) const;  // its name, for messages
   std::unique_ptr<const StorePolicy> policy;
   std::unique_ptr<const Combining> combining;
   UpdatePointer update;
-  bool is_idle = false;  // the update is "none"
+  struct Function {
+    std::string name;
+    UpdatePointer update;
+  };
+  std::vector<Function> functions;  // which contributions may ask for instead
+  bool is_idle = false;             // the update is "none"
 };
 
 // One version of a dense value, which stays as it is while this is there. The key's ShardMemory lives longer.
@@ -92,6 +101,7 @@ class StoreKey {
   DType dtype() const { return content_->dtype(); }
   // Of rows.
   const RowContent& rows() const { return *rows_; }
+  RowContent& rows() { return *rows_; }
   bool of_rows() const { return dense_ == nullptr; }
   bool MayRead(uint32_t reader) const { return ledger_.MayRead(reader); }  // a live source
   // When PassTime has something to do; nullopt: not before something else happens. Asked after each call.
@@ -108,7 +118,7 @@ class StoreKey {
 
   // A contribution has come. It is only taken if it is no repetition, and if all is well; otherwise it has not come.
   // kCorrupt: as Ledger::Push, from who is no source, or again after its answer was Heard. kInvalid: a weight or a rate
-  // that makes no sense. kMismatch: one version, two rates.
+  // that makes no sense. kMismatch: one version, two rates or functions.
   Status Push(WholePush&& whole, double now, std::vector<PushAnswer>* answers);
   Status PassTime(double now, std::vector<PushAnswer>* answers);
   // What a source has pushed counts, but nobody waits for it any more.
@@ -169,7 +179,7 @@ class StoreKey {
   static Id IdOf(const StorePush& push) { return {push.source, push.clock}; }
   Status Restored(int64_t version, double now, std::vector<PushAnswer>* answers);
   Status Check(const WholePush& whole) const;
-  Status CheckRate(const WholePush& whole) const;
+  Status CheckAlike(const WholePush& whole) const;
   Status AnswerAgain(const StorePush& push, std::vector<PushAnswer>* answers) const;
   void Stage(WholePush whole);
   bool IsHeld(const StorePush& push) const;

@@ -14,7 +14,8 @@ struct StorePush {
   float loss = std::numeric_limits<float>::quiet_NaN();  // of its source's step; NaN: not told
   uint32_t bytes = 0;                                    // that it brings, for its answer
   bool idle = false;                                     // it brings nothing: its source goes on to its next clock
-  bool last = true;  // all of what its source has set out to bring, or the last block of it
+  bool last = true;       // all of what its source has set out to bring, or the last block of it
+  uint32_t function = 0;  // of the key's, from 1, instead of its update
 };
 
 }  // namespace byteps_like

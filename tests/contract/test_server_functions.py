@@ -15,7 +15,7 @@ pytest.importorskip("byteps_like._core", reason="the native core is not built")
 from cutting_proxy import CuttingProxy
 from mixed_job import DEADLINE, WORLDS, MixedJob, native_worker, portable_through
 
-from byteps_like.errors import InvalidArgumentError, StalledError
+from byteps_like.errors import InvalidArgumentError, MismatchError, StalledError
 from byteps_like.portable.join import join
 from byteps_like.store import Pushed, command, function
 from byteps_like.store.kv import KV
@@ -65,6 +65,17 @@ def divide(value: Any, state: Any, push: Pushed) -> None:
 def predicted(value: Any, state: Any, push: Pushed) -> None:
     """In the manner of LC-ASGD: the older a gradient, the more its loss overstates the present one."""
     value -= (push.lr or 0.1) / (1 + push.age) * min(1.0, push.loss) * push.gradient
+
+
+@function("test.toward")
+def toward(value: Any, state: Any, push: Pushed) -> None:
+    assert state.size == 0
+    value += (push.gradient - value) / 2
+
+
+@function("test.toward_zero")
+def toward_zero(value: Any, state: Any, push: Pushed) -> None:
+    value /= 2
 
 
 @command("test.one_norm")
@@ -270,6 +281,10 @@ def test_linear_algebra_on_servers(job, dtype, shape):
         if worker.rank == 2:
             store.call("copy", ["y", "x"])
             assert np.array_equal(pulled(store, "x", x), after[1])
+            store.call("scale", "x", a=3)
+            store.call("merge", ["x", "y"], a=2)
+            assert np.array_equal(pulled(store, "x", x), (apart := kind(3) * after[1] - after[1]))
+            assert np.array_equal(pulled(store, "y", x), after[1] + kind(2) * apart)
         return found, after
 
     results = job.everybody(work)
@@ -350,6 +365,74 @@ def test_a_function_runs_on_the_rows_of_a_range(job, dtype, width):
     for found, none, after in job.everybody(work):
         assert found == {"sum": pytest.approx(np.abs(rows[7:31]).sum(dtype=np.float64), rel=1e-5), "count": 24}
         assert none == {} and np.array_equal(after, expected)
+
+
+@pytest.mark.parametrize("consistency", ["asp", "bsp"])
+def test_a_push_asks_for_a_function_instead_of_the_update(job, consistency):
+    """Which leaves the update's state as it is, and counts as one of its steps."""
+    keys = np.arange(1, 60, dtype=np.uint64) << np.uint64(56)
+    update = update_of("momentum:lr=1,momentum=0.5")
+
+    def work(worker: Any) -> Any:
+        table = KV(f"asked {consistency}", 2, consistency=consistency, update="momentum:lr=1,momentum=0.5",
+                   functions=["test.toward", "test.toward_zero"], worker=worker)  # fmt: skip
+        for step, name in enumerate(("", "test.toward", "", "test.toward_zero", "")):
+            if consistency == "bsp" or worker.rank == 0:
+                table.push(keys, np.full((len(keys), 2), step + 1.0, np.float32), function=name).wait(DEADLINE)
+        worker.barrier(DEADLINE)
+        return table.pull(keys).value
+
+    value, state, ranks = np.zeros((1, 2)), np.zeros((1, 1, 2)), RANKS if consistency == "bsp" else 1
+    for step, made in enumerate(("update", 0.5, "update", 0, "update")):
+        gradient = np.full((1, 2), ranks * (step + 1.0))
+        if made == "update":
+            value, state = update.apply(value, state, gradient)
+        else:
+            value = value + made * (gradient - value) if made else 0.5 * value
+    for found in job.everybody(work):
+        np.testing.assert_allclose(found, np.broadcast_to(value, found.shape), rtol=1e-6)
+
+
+def test_a_push_asks_for_a_function_of_the_table_only(job):
+    def attempt(worker: Any) -> None:
+        table = KV("not asked", 1, functions=["test.toward"], worker=worker)
+        with pytest.raises(InvalidArgumentError, match=r"'test\.other': KV 'not asked' has test\.toward; make it with"):
+            table.push([1], [[1.0]], function="test.other")
+
+    job.everybody(attempt)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("nobodys", "has no function nobodys"), ("test.momentum", "function test.momentum has a state")],
+)
+def test_functions_that_a_table_can_not_have_are_refused_on_all_ranks(name, words):
+    made = MixedJob(makers=[join, native_worker])
+
+    def attempt(worker: Any) -> None:
+        with pytest.raises(InvalidArgumentError, match=words):
+            KV("refused", 1, functions=["test.toward", name], worker=worker).push([1], [[1.0]]).wait(DEADLINE)
+
+    try:
+        made.everybody(attempt)
+    finally:
+        made.close()
+
+
+def test_ranks_ask_for_the_same_in_a_round():
+    made = MixedJob(makers=[join, native_worker])
+
+    def attempt(worker: Any) -> str:
+        table = KV("two ways", 1, consistency="bsp", functions=["test.toward"], worker=worker)
+        with pytest.raises(MismatchError) as caught:
+            table.push([1], [[1.0]], function="test.toward" if worker.rank else "").wait(DEADLINE)
+        return str(caught.value)
+
+    try:
+        for text in made.everybody(attempt):
+            assert "function test.toward" in text and "its update" in text and "in a round" in text, text
+    finally:
+        made.close()
 
 
 def test_a_range_sees_what_its_rank_has_pushed_and_keeps_the_state_of_updates(job):

@@ -229,6 +229,7 @@ class World : ShardLinks {
     const uint64_t low = input.Byte() % 4, high = input.Byte() * (input.Byte() % 2 == 0 ? 1 : uint64_t{1} << 50);
     Append(payload, low);
     Append(payload, high);
+    Append(payload, uint64_t{input.Byte()} % 3);
     Send(call, payload, input);
   }
 
@@ -348,6 +349,8 @@ class World : ShardLinks {
       fetch.aux = kRange;
       asked.low = input.Byte() % 4;
       asked.high = input.Byte() * (input.Byte() % 2 == 0 ? 1 : uint64_t{1} << 50);
+      fetch.offset = input.Byte() % 3;
+      fetch.root = input.Byte() % 4;
       Append(payload, asked.low);
       Append(payload, asked.high);
     } else if (how == kFetchKnown) {

@@ -32,19 +32,20 @@ TEST_CASE("calls: what Python writes is read") {
   CHECK(call->scalars == Figures{{"a", -0.5}});
 }
 
-// scale on rows 3 to 258 of table 7.
-TEST_CASE("calls: a range of rows is read, of one table") {
+// scale on rows 3 to 258 of table 7, of versions beyond 5.
+TEST_CASE("calls: a range of rows is read") {
   const std::string scale(
       "\x01\0\x05"
-      "scale\x07\0\0\0\x03\0\0\0\0\0\0\0\x02\x01\0\0\0\0\0\0",
-      28);
+      "scale\x07\0\0\0\x03\0\0\0\0\0\0\0\x02\x01\0\0\0\0\0\0\x05\0\0\0\0\0\0\0",
+      36);
   auto call = Decode(scale);
   REQUIRE((call.ok() && call->rows));
   CHECK(call->rows->low == 3);
   CHECK(call->rows->high == 258);
+  CHECK(call->rows->since == 5);
   for (size_t count = 13; count < scale.size(); ++count)
     CHECK(Decode(scale.substr(0, count)).status().code() == Code::kCorrupt);
-  CHECK(Decode(kAxpy + std::string(16, '\0')).status().code() == Code::kCorrupt);
+  CHECK(Decode(kAxpy + std::string(24, '\0')).ok());
 }
 
 TEST_CASE("calls: what is cut off, or goes on, or names nothing is refused") {

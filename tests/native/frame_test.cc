@@ -595,7 +595,7 @@ TEST_CASE("note: golden bytes both ways, and every wrong field is refused by nam
   CHECK(decoded->lr == 0.125F);
   CHECK(std::isnan(decoded->loss));
   CHECK(decoded->time == 0.25F);
-  CHECK(decoded->after == 3);
+  CHECK(decoded->function == 3);
   CHECK(decoded->source == 2);
   CHECK(decoded->bits == 3);
   const auto refused = [&](Note wrong, const char* field) {

@@ -61,8 +61,13 @@ struct Reader {
 // What keys of all contents have.
 class PyKey {
  public:
-  PyKey(std::string_view policy, std::string_view combining, std::string_view update, uint64_t limit)
-      : memory_(std::make_shared<Memory>(limit)), combining_(combining), update_(update), rules_(Rules(policy)) {}
+  PyKey(std::string_view policy, std::string_view combining, std::string_view update, uint64_t limit,
+        std::string_view functions = {})
+      : memory_(std::make_shared<Memory>(limit)),
+        combining_(combining),
+        update_(update),
+        functions_(functions),
+        rules_(Rules(policy)) {}
 
   Answers PassTime(double now) {
     std::vector<PushAnswer> answers;
@@ -114,7 +119,7 @@ class PyKey {
 
  protected:
   std::shared_ptr<const StoreRules> Rules(std::string_view policy) const {
-    auto rules = StoreRules::Parse(policy, combining_, update_);
+    auto rules = StoreRules::Parse(policy, combining_, update_, functions_);
     ThrowIfFailed(rules.status());
     return *rules;
   }
@@ -137,7 +142,7 @@ class PyKey {
   }
 
   std::shared_ptr<Memory> memory_;
-  const std::string combining_, update_;
+  const std::string combining_, update_, functions_;
   std::shared_ptr<const StoreRules> rules_;
   std::unique_ptr<StoreKey> key_;
 };
@@ -191,16 +196,20 @@ class PyTableKey : public PyKey {
  public:
   // Of rows of the type of `kind`.
   PyTableKey(const ValueSource& kind, size_t width, std::string_view policy, std::string_view combining,
-             std::string_view update, uint32_t sources, double now, uint64_t limit)
-      : PyKey(policy, combining, update, limit), dtype_(TypeOf(kind)), row_bytes_(width * SizeOf(dtype_)) {
+             std::string_view update, uint32_t sources, double now, uint64_t limit, std::string_view functions)
+      : PyKey(policy, combining, update, limit, functions), dtype_(TypeOf(kind)), row_bytes_(width * SizeOf(dtype_)) {
     Begin(StoreKey::Make(rules_, StoreRows{dtype_, width}, sources, now, memory_->shard));
   }
 
-  Answers Push(const PushTuple& push, const Ids& ids, const ValueSource& rows, double now, std::optional<double> lr) {
+  Answers Push(const PushTuple& push, const Ids& ids, const ValueSource& rows, double now, std::optional<double> lr,
+               uint32_t function) {
+    if (function > rules_->functions.size()) throw nb::value_error("there is no such function");
     if (TypeOf(rows) != dtype_ || rows.nbytes() != ids.size() * row_bytes_)
       throw std::invalid_argument("there is a row for each id, of the table's type");
     auto list = std::make_shared<IdList>(IdList{Copied(ids), ids.size()});
-    return PyKey::Push({PushOf(push), Copied(rows), lr, {std::move(list), {}}}, now);
+    StorePush made = PushOf(push);
+    made.function = function;
+    return PyKey::Push({made, Copied(rows), lr, {std::move(list), {}}}, now);
   }
 
   int64_t version() const { return key_->ledger().version(); }
@@ -209,7 +218,9 @@ class PyTableKey : public PyKey {
     if (ids.size() != known.size()) throw std::invalid_argument("there is a version for each id");
     return Bytes(key_->rows().Stale(SpanOf(ids), known.data(), bound, most));
   }
-  nb::bytes Range(uint64_t low, uint64_t high, size_t most) const { return Bytes(key_->rows().Range(low, high, most)); }
+  nb::bytes Range(uint64_t low, uint64_t high, size_t most, uint64_t since, size_t count) const {
+    return Bytes(key_->rows().Range({low, high, since}, count, most));
+  }
   // (version, updates, state) of a row that exists.
   std::optional<std::tuple<uint32_t, uint32_t, nb::bytes>> Row(uint64_t id) const {
     const auto row = key_->rows().Find(id);
@@ -247,14 +258,15 @@ void BindStoreKey(nb::module_& m) {
   nb::class_<PyTableKey> table(m, "TableKey", "Of rows of the type of the array `kind`; otherwise as StoreKey.");
   table
       .def(nb::init<const ValueSource&, size_t, std::string_view, std::string_view, std::string_view, uint32_t, double,
-                    uint64_t>(),
-           "kind"_a, "width"_a, "policy"_a, "combining"_a, "update"_a, "sources"_a, "now"_a = 0.0, "limit"_a = 0)
-      .def("push", &PyTableKey::Push, "push"_a, "ids"_a, "rows"_a, "now"_a, "lr"_a = nb::none(),
-           "`push`: source, clock, base, weight.")
+                    uint64_t, std::string_view>(),
+           "kind"_a, "width"_a, "policy"_a, "combining"_a, "update"_a, "sources"_a, "now"_a = 0.0, "limit"_a = 0,
+           "functions"_a = "")
+      .def("push", &PyTableKey::Push, "push"_a, "ids"_a, "rows"_a, "now"_a, "lr"_a = nb::none(), "function"_a = 0,
+           "`push`: source, clock, base, weight. `function`: of its `functions`, from 1; 0: none.")
       .def_prop_ro("version", &PyTableKey::version)
       .def("all", &PyTableKey::All, "ids"_a, "most"_a = size_t{1} << 30, "As VALUE brings it, like the next two.")
       .def("stale", &PyTableKey::Stale, "ids"_a, "known"_a, "bound"_a, "most"_a = size_t{1} << 30)
-      .def("range", &PyTableKey::Range, "low"_a, "high"_a, "most"_a = size_t{1} << 30)
+      .def("range", &PyTableKey::Range, "low"_a, "high"_a, "most"_a = size_t{1} << 30, "since"_a = 0, "count"_a = 0)
       .def("row", &PyTableKey::Row, "id"_a, "Version, updates and state of a row; None if it doesn't exist.");
   PyKey::Bind(table);
 }

@@ -23,11 +23,12 @@ def begin_call(worker: Keeps, tensors: Sequence[Declared], function: str, scalar
 
 
 def begin_call_on_rows(
-    table: KeptTable, rows: tuple[int, int], function: str, scalars: Mapping[str, float]
+    tables: Sequence[KeptTable], rows: tuple[int, int], function: str, scalars: Mapping[str, float], *, since: int = 0
 ) -> CallHandle:
-    """Never blocks. Raises as KV.push_range."""
-    number = table.declared.partitions[0].key >> TENSOR_SHIFT
-    return table.call(encode_call(ServerCall(check_name(function), [number], _floats(scalars), rows)))
+    """On rows of the first table, of versions beyond `since`, and those of the same ids of the others, which lie beside
+    it. Never blocks. Raises as KV.push_range."""
+    numbers = [table.declared.partitions[0].key >> TENSOR_SHIFT for table in tables]
+    return tables[0].call(encode_call(ServerCall(check_name(function), numbers, _floats(scalars), rows, since)))
 
 
 def _floats(scalars: Mapping[str, float]) -> dict[str, float]:

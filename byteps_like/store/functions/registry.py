@@ -99,7 +99,7 @@ FUNCTIONS: dict[str, Function] = {}
 COMMANDS: dict[str, Command] = {}
 """By name; those of the native core are not among them."""
 OURS = (
-    *("dot", "axpy", "scale", "copy"),
+    *("dot", "axpy", "scale", "copy", "merge"),
     *("portions.begin", "portions.take", "portions.claim", "portions.finish"),
 )
 """Commands of the native core (server/store/calls)."""

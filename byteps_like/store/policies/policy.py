@@ -49,6 +49,8 @@ class Contribution:
     last: bool = True
     """It is all of what its source has set out to bring, or the last block of that: others of the same version may
     follow a block that isn't."""
+    function: int = 0
+    """Of the key's, from 1: what is done with it instead of the update; 0: that."""
 
 
 @dataclass

@@ -2,5 +2,5 @@
 
 In comes an update as text ("adam:lr=0.001"), out a `ValueUpdate`. The native twins give the same bits.
 
-Private: function, layerwise, proximal.
+Private: layerwise, proximal.
 """

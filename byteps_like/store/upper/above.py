@@ -1,76 +1,54 @@
-"""What a Store has of the upper group: on all ranks places for its values, on rank 0 what exchanges them."""
+"""What a Store or a KV has of the upper group: on rank 0 what exchanges values with it, on all ranks what to ask of
+that."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from byteps_like.dtypes import DType
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, PeerLostError
-from byteps_like.store.arrays import Array
-from byteps_like.store.combining.registry import combining_by
-from byteps_like.store.policies.bounded import Asp
 from byteps_like.store.policies.unlocked import Hogwild
 from byteps_like.store.saving.saved import Saved
 from byteps_like.store.terms import StoreTerms
-from byteps_like.store.updates.plain import Assign, NoUpdate
-from byteps_like.store.upper.exchange import Exchange, Site, TensorBelow, ValuesAbove
-from byteps_like.store.upper.relay import SiteRelay
+from byteps_like.store.updates.plain import NoUpdate
+from byteps_like.store.upper.progress import Exchange
+from byteps_like.store.upper.relay import SiteRelay, VersionsNow
 from byteps_like.store.upper.upper import Upper
 from byteps_like.worker.api import TensorSpec, Worker
-from byteps_like.worker.keeping import KeepSpec, KeptTensor
 
 LEADER = 0
 """The rank that exchanges values: rank 0 is the lowest in every view."""
 
-MakeStore = Callable[..., ValuesAbove]
-"""Store itself."""
+StoreAbove = TypeVar("StoreAbove")
 
 
-class Above:
-    """Of one Store. `values`: where they begin; those of rank 0 are those of the upper group from here on, and it has
-    blocked until all sites have come."""
+class Above(Generic[StoreAbove]):
+    """Of one Store or KV. `store`: the upper group's, on rank 0: `make` has made it of this process as a worker of the
+    upper job, and all sites have come."""
 
-    def __init__(
-        self, upper: Upper, name: str, worker: Worker, values: Mapping[str, Array], make: MakeStore
-    ) -> None:  # fmt: skip
-        self._upper, self._values = upper, values
-        self._above: ValuesAbove | None = None
+    def __init__(self, upper: Upper, rank: int, make: Callable[[Worker], StoreAbove]) -> None:
+        self._upper = upper
+        self.store: StoreAbove | None = None
         self._relay: SiteRelay | None = None
-        if worker.rank == LEADER:
-            self._above = self._join(name, make)
+        if rank == LEADER:
+            self.store = self._join(make)
 
-    def _join(self, name: str, make: MakeStore) -> ValuesAbove:
-        upper = self._upper
-        worker = upper.join()
+    def _join(self, make: Callable[[Worker], StoreAbove]) -> StoreAbove:
+        worker = self._upper.join()
         try:
-            above = make(
-                name, self._values, consistency=upper.consistency, update=upper.update, combine=upper.combine,
-                whole=upper.update.whole, together=False, worker=worker,
-            )  # fmt: skip
-            for future in [above.pull(key, value) for key, value in self._values.items()]:
-                future.wait()
+            return make(worker)
         except BaseException:
-            upper.leave()
+            self._upper.leave()
             raise
-        return above
 
-    def start(self, site: Site, worker: Worker, kept: Mapping[str, KeptTensor]) -> None:
-        """The store is open: exchanges begin. All ranks call it."""
-        some = {name: one for name, one in kept.items() if one.declared.partitions}
-        beside = _beside(site, worker, list(some.values()))
-        if self._above is not None:
-            tensors = [
-                TensorBelow(name, one, other, self._values[name])
-                for (name, one), other in zip(some.items(), beside, strict=True)
-            ]
-            turned = not self._upper.takes_changes
-            exchange = Exchange(site, self._above, tensors, self._upper.merge, turned=turned)
-            self._relay = SiteRelay(self._upper, site, exchange)
-        self._values = {}
+    def start(self, name: str, versions: VersionsNow, exchange: Exchange | None) -> None:
+        """What this is of is open: exchanges begin. `exchange`: on rank 0."""
+        if exchange is not None:
+            self._relay = SiteRelay(self._upper, name, versions, exchange)
 
     @property
     def exchanges(self) -> int:
@@ -91,9 +69,20 @@ class Above:
             with self._relay.lock:
                 yield
 
-    def exchange_last(self, saved: Saved) -> None:
-        """All tensors are exchanged once more, contributions so far with them. All ranks call it, in an `idle` block.
-        Raises on all of them what the exchanges have ended with."""
+    def exchange(self, meeting: AbstractContextManager[Saved]) -> None:
+        """All is exchanged once more, contributions so far with it. All ranks call it; nothing is pushed within the
+        `meeting`. Blocks; raises on all of them what the exchanges have ended with."""
+        with self.idle(), meeting as saved:
+            self._exchange_last(saved)
+
+    def finish(self, meeting: AbstractContextManager[Saved]) -> None:
+        """The same for the last time: this site leaves the upper group, unless other stores of it are there."""
+        try:
+            self.exchange(meeting)
+        finally:
+            self.end()
+
+    def _exchange_last(self, saved: Saved) -> None:
         saved.agree("exchange values with the upper group")
         if LEADER not in saved.present:
             raise PeerLostError(
@@ -139,13 +128,3 @@ def check_below(terms: StoreTerms, specs: Sequence[TensorSpec], upper: Upper) ->
                 f"{spec.name!r} has integers, which can't be merged in part, and have no mean: use merge=0 or 1, and"
                 f" combine='sum', not merge={upper.merge:g} and combine={upper.combine!r}"
             )
-
-
-def _beside(site: Site, worker: Worker, kept: Sequence[KeptTensor]) -> list[KeptTensor]:
-    """Places for the upper group's values, on the shards of the site's own."""
-    texts = StoreTerms(Asp(), Assign(), combining_by("sum", None, None)).texts
-    specs = [
-        replace(one.declared.spec, name=f"{one.declared.spec.name}/above", beside=one.declared.spec.name)
-        for one in kept
-    ]  # fmt: skip
-    return [site.keeper.keep(declared, KeepSpec(*texts)) for declared in worker.declare(specs)]

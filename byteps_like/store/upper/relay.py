@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from byteps_like.errors import BytePSLikeError, from_code
-from byteps_like.store.upper.exchange import AboveLost, Exchange, Site, TensorBelow
+from byteps_like.store.upper.progress import AboveLost, Below, Exchange
 from byteps_like.store.upper.upper import Upper
 
 logger = logging.getLogger(__name__)
@@ -35,16 +35,20 @@ class _Pace:
         return min(max(_SHARE * missing * self._seconds, _SHORTEST), _LONGEST)
 
 
-class SiteRelay:
-    """Exchanges each tensor whenever `every` more versions of it were made."""
+VersionsNow = Callable[[], Mapping[str, int]]
+"""Of each thing to exchange, the version that servers have by now: the least of its parts'. Blocks."""
 
-    def __init__(self, upper: Upper, site: Site, exchange: Exchange) -> None:
-        """`upper` has been joined; it is left when this ends."""
+
+class SiteRelay:
+    """Exchanges each tensor, or rows, whenever `every` more versions were made."""
+
+    def __init__(self, upper: Upper, name: str, versions: VersionsNow, exchange: Exchange) -> None:
+        """`upper` has been joined; it is left when this ends. `name`: of whose values they are."""
         self.lock = threading.Lock()
         """Held during an exchange. Whoever holds the site's gate, too, takes this first."""
         self.exchanges = 0
         self.error: BytePSLikeError | None = None
-        self._upper, self._site, self._exchange = upper, site, exchange
+        self._upper, self._name, self._versions, self._exchange = upper, name, versions, exchange
         self._pace, self._ends = _Pace(), threading.Event()
         self._thread = threading.Thread(target=self._main, name="byteps_like-site", daemon=True)
         self._thread.start()
@@ -55,11 +59,11 @@ class SiteRelay:
         self._thread.join()
 
     def exchange_last(self) -> None:
-        """All tensors once more. The caller holds the lock. Raises what this has ended with."""
+        """All once more. The caller holds the lock. Raises what this has ended with."""
         if self.error is not None:
             raise self.error
         try:
-            self._run(self._exchange.tensors)
+            self._run(self._exchange.all)
         except AboveLost as lost:
             raise self._lost(lost.error) from lost
 
@@ -83,26 +87,26 @@ class SiteRelay:
 
     def _look(self) -> float:
         """Exchanges what is due; seconds until the next look."""
-        versions = self._site.versions()
-        if due := [one for one in self._exchange.tensors if self._missing(one, versions) <= 0]:
+        versions = self._versions()
+        if due := [one for one in self._exchange.all if self._missing(one, versions) <= 0]:
             self._run(due)
-        made = sum(one.made(versions[one.name]) for one in self._exchange.tensors)
-        missing = min((self._missing(one, versions) for one in self._exchange.tensors), default=1)
+        made = sum(one.made(versions[one.name]) for one in self._exchange.all)
+        missing = min((self._missing(one, versions) for one in self._exchange.all), default=1)
         return self._pace.pause(made, missing)
 
-    def _missing(self, one: TensorBelow, versions: Mapping[str, int]) -> int:
+    def _missing(self, one: Below, versions: Mapping[str, int]) -> int:
         """Versions until its next exchange."""
         every = self._upper.every
         return (one.sent // every + 1) * every - one.made(versions[one.name])
 
-    def _run(self, tensors: Sequence[TensorBelow]) -> None:
-        self._exchange.run(tensors)
+    def _run(self, due: Sequence[Below]) -> None:
+        self._exchange.run(due)
         self.exchanges += 1
 
     def _lost(self, error: BytePSLikeError) -> BytePSLikeError:
         """The error that this ends with; it is logged."""
         if self.error is None:
-            text = f"store {self._site.name!r} has lost the upper group at {self._upper.address}: {error}"
+            text = f"{self._name!r} has lost the upper group at {self._upper.address}: {error}"
             self.error = from_code(error.code, text)
             logger.error("%s; training goes on without it", text)
         return self.error

@@ -70,11 +70,14 @@ class EngineKeptTable:
         )
         return EngineRangeHandle(self._worker, operation, self.declared)
 
-    def pull_range(self, low: int, high: int, *, priority: int | None = None) -> RangeHandle:
+    def pull_range(
+        self, low: int, high: int, *, since: Sequence[int] = (), most: int = 0, priority: int | None = None
+    ) -> RangeHandle:
         """See KeptTable."""
         firsts, urgency = list(self.shards.firsts), self._priority(priority)
+        known = list(since) or [0] * len(firsts)
         operation = self._worker.begin(
-            self.declared, lambda engine, tensor: engine.fetch_range(tensor, firsts, urgency, low, high)
+            self.declared, lambda engine, tensor: engine.fetch_range(tensor, firsts, urgency, low, high, known, most)
         )
         return EngineRangeHandle(self._worker, operation, self.declared)
 

@@ -71,14 +71,19 @@ Result<std::shared_ptr<KeepOperation>> Engine::FetchFiltered(uint32_t tensor, co
   });
 }
 
-Result<std::shared_ptr<KeepOperation>> Engine::FetchRange(const KeepRequest& request, uint64_t low, uint64_t high) {
+Result<std::shared_ptr<KeepOperation>> Engine::FetchRange(const KeepRequest& request, RowRange range) {
   auto operation = BeginKeeping(request);
   if (!operation.ok()) return operation;
   (*operation)->ranges.resize(request.parts.size());
   UseKeys(request, *operation,
-          [priority = request.priority, low, high](const Part& part, uint64_t order, KeepTicket ticket) {
-            part.channel->kept().Fetch(
-                part.key, {.range = {low, high}, .priority = priority, .order = order, .ticket = std::move(ticket)});
+          [priority = request.priority, range = std::move(range)](const Part& part, uint64_t order, KeepTicket ticket) {
+            const uint64_t since = range.since[ticket.index];
+            part.channel->kept().Fetch(part.key, {.range = {range.low, range.high},
+                                                  .since = since,
+                                                  .most = range.most,
+                                                  .priority = priority,
+                                                  .order = order,
+                                                  .ticket = std::move(ticket)});
           });
   return operation;
 }

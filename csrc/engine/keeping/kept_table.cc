@@ -122,6 +122,8 @@ void KeptTable::SendFetch(Fetching& fetch, size_t segment, Outgoing& next) {
   if (fetch.rows) {
     next.header.root = fetch.rows->crc;
   } else {
+    next.header.offset = fetch.since;
+    next.header.root = fetch.most;
     next.header.length = sizeof(fetch.range);
     next.payload = reinterpret_cast<const std::byte*>(fetch.range.data());
   }

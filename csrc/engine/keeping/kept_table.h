@@ -19,10 +19,12 @@ namespace byteps_like {
 
 // A read of some rows to `out`, in their order; those that there are not are zeros. To KeepOperation::ranges: what
 // filters on the server have made of them (`filtered`), or, without `rows`, those from `range[0]` to before `range[1]`
-// that there are.
+// that there are, of versions beyond `since`: of more than `most` the first ones, where that isn't 0.
 struct KeepFetch {
   std::shared_ptr<const RowList> rows = nullptr;
   std::array<uint64_t, 2> range{};
+  uint64_t since = 0;
+  uint32_t most = 0;
   std::byte* out = nullptr;
   bool filtered = false;
   int32_t priority = 0;

@@ -58,40 +58,67 @@ std::vector<uint64_t> CalledPartition::Commit() {
 
 // Rows
 
-CalledRows::CalledRows(Key table, IdRange range, ShardMemory& memory)
-    : CalledValues({table}), memory_(memory), slots_(table.key->rows().Between(range.low, range.high)) {}
+CalledRows::CalledRows(std::vector<Key> tables, const IdRange& range, ShardMemory& memory)
+    : CalledValues(std::move(tables)), memory_(memory), tables_(keys().size()) {
+  for (const auto& [id, slot] : rows(0).Between(range)) {
+    ids_.push_back(id);
+    tables_.front().slots.push_back(slot);
+  }
+}
 
-Status CalledRows::Run(const Command& command, const ServerCall& call, Figures* figures) {
-  const size_t row = rows().row_bytes(), width = rows().width();
-  const size_t most = std::max<size_t>(kAtATime / row, 1);
-  if (slots_.empty()) return {};
-  const ShardBuffer some = memory_.Take(std::min(most, slots_.size()) * row);
-  if (some.size() == 0) return memory_.Exhausted();
-  written_ = command.Writes(0);
-  if (written_) results_ = memory_.Take(slots_.size() * row);
-  if (written_ && results_.size() == 0) return memory_.Exhausted();
-  for (size_t begin = 0; begin < slots_.size(); begin += most) {
-    const auto slots = std::span(slots_).subspan(begin, std::min(most, slots_.size() - begin));
-    rows().CopyRows(slots, some.data());
-    const std::byte* const values = some.data();
-    std::byte* const results = written_ ? results_.data() + begin * row : nullptr;
-    const CommandRun run{.dtype = dtype(),
-                         .count = slots.size() * width,
-                         .width = width,
-                         .values = {&values, 1},
-                         .results = {&results, 1},
-                         .scalars = call.scalars,
-                         .figures = *figures};
-    if (Status ran = command.Run(run); !ran.ok()) return ran;
-    if (results != nullptr && !IsFinite(dtype(), results, run.count)) return NotFinite(call);
+Status CalledRows::Prepare(const Command& command) {
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    Table& table = tables_[i];
+    table.written = command.Writes(i);
+    if (i != 0 && !table.written) table.slots = rows(i).Slots(ids_);
+    if (!table.written || ids_.empty()) continue;
+    if (i != 0)
+      if (Status made = rows(i).MakeSlots(ids_, &table.slots); !made.ok()) return made;
+    table.results = memory_.Take(ids_.size() * row_bytes());
+    if (table.results.size() == 0) return memory_.Exhausted();
   }
   return {};
 }
 
+Status CalledRows::Run(const Command& command, const ServerCall& call, Figures* figures) {
+  if (Status prepared = Prepare(command); !prepared.ok() || ids_.empty()) return prepared;
+  const size_t row = row_bytes(), width = rows(0).width();
+  const size_t most = std::min(std::max<size_t>(kAtATime / row, 1), ids_.size());
+  const ShardBuffer some = memory_.Take(tables_.size() * most * row);
+  if (some.size() == 0) return memory_.Exhausted();
+  std::vector<const std::byte*> values(tables_.size());
+  std::vector<std::byte*> results(tables_.size());
+  for (size_t begin = 0; begin < ids_.size(); begin += most) {
+    const size_t count = std::min(most, ids_.size() - begin);
+    for (size_t i = 0; i < tables_.size(); ++i) {
+      std::byte* const to = some.data() + i * most * row;
+      rows(i).CopyRows(std::span(tables_[i].slots).subspan(begin, count), to);
+      values[i] = to;
+      results[i] = tables_[i].written ? tables_[i].results.data() + begin * row : nullptr;
+    }
+    const CommandRun run{.dtype = dtype(),
+                         .count = count * width,
+                         .width = width,
+                         .values = values,
+                         .results = results,
+                         .scalars = call.scalars,
+                         .figures = *figures};
+    if (Status ran = command.Run(run); !ran.ok()) return ran;
+    for (const std::byte* const result : results)
+      if (result != nullptr && !IsFinite(dtype(), result, run.count)) return NotFinite(call);
+  }
+  return {};
+}
+
+// Of a table without any of the rows there is a new version, too: so it has the same on all shards.
 std::vector<uint64_t> CalledRows::Commit() {
-  if (!written_) return {};
-  keys().front().key->Replace(slots_, results_.data());
-  return {keys().front().number};
+  std::vector<uint64_t> replaced;
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    if (!tables_[i].written) continue;
+    keys()[i].key->Replace(tables_[i].slots, tables_[i].results.data());
+    replaced.push_back(keys()[i].number);
+  }
+  return replaced;
 }
 
 }  // namespace byteps_like

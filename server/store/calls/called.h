@@ -52,21 +52,28 @@ class CalledPartition final : public CalledValues {
   std::vector<ShardBuffer> results_;  // of those that are written
 };
 
-// Those rows of a table that there are, in the order of their ids, some at a time.
+// Of the first table those rows of a range that there are, in the order of their ids, some at a time; of the others the
+// rows of the same ids: zeros where there is none, which a function that writes them makes.
 class CalledRows final : public CalledValues {
  public:
-  CalledRows(Key table, IdRange range, ShardMemory& memory);
+  CalledRows(std::vector<Key> tables, const IdRange& range, ShardMemory& memory);
 
   Status Run(const Command& command, const ServerCall& call, Figures* figures) override;
   std::vector<uint64_t> Commit() override;
 
  private:
-  const RowContent& rows() const { return keys().front().key->rows(); }
+  RowContent& rows(size_t table) const { return keys()[table].key->rows(); }
+  size_t row_bytes() const { return rows(0).row_bytes(); }
+  Status Prepare(const Command& command);
 
   ShardMemory& memory_;
-  const std::vector<uint32_t> slots_;
-  ShardBuffer results_;  // of all, if they are written
-  bool written_ = false;
+  std::vector<uint64_t> ids_;
+  struct Table {
+    std::vector<uint32_t> slots;
+    bool written = false;
+    ShardBuffer results;  // of all rows, if they are written
+  };
+  std::vector<Table> tables_;
 };
 
 }  // namespace byteps_like

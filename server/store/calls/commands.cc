@@ -20,6 +20,7 @@ constexpr Row kRows[] = {
     {"axpy", MakeAxpy},
     {"scale", MakeScale},
     {"copy", MakeCopy},
+    {"merge", MakeMerge},
     {"portions.begin", MakeBeginPass},
     {"portions.take", MakeTakePortion},
     {"portions.claim", MakeClaimPortion},

@@ -9,6 +9,7 @@ CommandPointer MakeDot();    // dot = x · y, in fp64
 CommandPointer MakeAxpy();   // y += a·x
 CommandPointer MakeScale();  // x *= a
 CommandPointer MakeCopy();   // y = x
+CommandPointer MakeMerge();  // u -= x, then x += a·u
 
 // Of a board of portions (portions.cc).
 CommandPointer MakeBeginPass();

@@ -62,13 +62,14 @@ void Combine(const T* x, const T* y, double a, T* out, size_t count) {
   });
 }
 
-// Of `tensors` tensors, the last of which it writes, if any, with the scalar a, if any.
+// Of `tensors` tensors, with the scalar a, if any.
 class Linear : public Command {
  public:
   struct Form {
     const char* name;
     size_t tensors;
-    bool writes, scales;
+    size_t writes;  // so many, the last
+    bool scales;
   };
   explicit Linear(const Form& form) : form_(form) {}
 
@@ -86,7 +87,7 @@ class Linear : public Command {
       return Status(Code::kInvalid, name + ": a is " + DecimalOf(a) + ", and integers need a whole number");
     return {};
   }
-  bool Writes(size_t tensor) const override { return form_.writes && tensor + 1 == form_.tensors; }
+  bool Writes(size_t tensor) const override { return tensor + form_.writes >= form_.tensors; }
 
  private:
   const Form form_;
@@ -94,7 +95,7 @@ class Linear : public Command {
 
 class Dot final : public Linear {
  public:
-  Dot() : Linear({"dot", 2, false, false}) {}
+  Dot() : Linear({"dot", 2, 0, false}) {}
   Status Run(const CommandRun& run) const override {
     WithType(run.dtype, [&](auto zero) {
       using T = decltype(zero);
@@ -106,7 +107,7 @@ class Dot final : public Linear {
 
 class Axpy final : public Linear {
  public:
-  Axpy() : Linear({"axpy", 2, true, true}) {}
+  Axpy() : Linear({"axpy", 2, 1, true}) {}
   Status Run(const CommandRun& run) const override {
     WithType(run.dtype, [&](auto zero) {
       using T = decltype(zero);
@@ -118,7 +119,7 @@ class Axpy final : public Linear {
 
 class Scale final : public Linear {
  public:
-  Scale() : Linear({"scale", 1, true, true}) {}
+  Scale() : Linear({"scale", 1, 1, true}) {}
   Status Run(const CommandRun& run) const override {
     WithType(run.dtype, [&](auto zero) {
       using T = decltype(zero);
@@ -130,9 +131,24 @@ class Scale final : public Linear {
 
 class CopyTo final : public Linear {
  public:
-  CopyTo() : Linear({"copy", 2, true, false}) {}
+  CopyTo() : Linear({"copy", 2, 1, false}) {}
   Status Run(const CommandRun& run) const override {
     std::memcpy(run.results[1], run.values[0], run.count * SizeOf(run.dtype));
+    return {};
+  }
+};
+
+class Merge final : public Linear {
+ public:
+  Merge() : Linear({"merge", 2, 2, true}) {}
+  Status Run(const CommandRun& run) const override {
+    WithType(run.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const T *const other = Values<T>(run, 0), *const own = Values<T>(run, 1);
+      T* const apart = Results<T>(run, 0);
+      Combine<T>(own, other, -1, apart, run.count);
+      Combine<T>(apart, own, run.scalars.front().second, Results<T>(run, 1), run.count);
+    });
     return {};
   }
 };
@@ -143,5 +159,6 @@ CommandPointer MakeDot() { return std::make_unique<const Dot>(); }
 CommandPointer MakeAxpy() { return std::make_unique<const Axpy>(); }
 CommandPointer MakeScale() { return std::make_unique<const Scale>(); }
 CommandPointer MakeCopy() { return std::make_unique<const CopyTo>(); }
+CommandPointer MakeMerge() { return std::make_unique<const Merge>(); }
 
 }  // namespace byteps_like

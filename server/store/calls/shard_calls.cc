@@ -13,14 +13,16 @@ std::string KeyText(uint64_t key) { return "store key " + std::to_string(key); }
 
 uint64_t KeyOf(uint32_t tensor, uint32_t part) { return uint64_t{tensor} << kTensorShift | part; }
 
+// Of the partition, or of a row.
+size_t SizeIn(const StoreKey& key) { return key.of_rows() ? key.rows().row_bytes() : key.size(); }
+
 // kInvalid for partitions that no function runs on together, and for what is no table, where rows are asked for.
 Status CheckBeside(const CalledValues::Key& first, const CalledValues::Key& other, const ServerCall& call) {
   const auto apart = [&](const std::string& why) { return Status(Code::kInvalid, KeyText(first.number) + why); };
   if (first.key->of_rows() != call.rows.has_value())
     return apart(call.rows ? " has no rows" : " has rows: a function runs on a range of them");
-  const bool is_beside = other.key != nullptr && !(other.key->of_rows() && !call.rows) &&
-                         other.key->dtype() == first.key->dtype() &&
-                         (call.rows || other.key->size() == first.key->size());
+  const bool is_beside = other.key != nullptr && other.key->of_rows() == first.key->of_rows() &&
+                         other.key->dtype() == first.key->dtype() && SizeIn(*other.key) == SizeIn(*first.key);
   if (is_beside) return {};
   return apart(" and " + KeyText(other.number) +
                " don't lie together: functions run on tensors of one store, of one shape and dtype");
@@ -61,7 +63,7 @@ void ShardCalls::TryToRun(uint32_t rank) {
   Conclude(rank, waiting.header, status, figures);
 }
 
-// Those partitions of the tensors that are here; of a table, its rows.
+// Those partitions of the tensors that are here; of tables, their rows.
 Status ShardCalls::Collect(const Header& header, const ServerCall& call, All* found) {
   for (uint32_t part = 0; part < header.total; ++part) {
     if (keys_.FindKey(KeyOf(call.tensors.front(), part)) == nullptr) continue;
@@ -71,7 +73,7 @@ Status ShardCalls::Collect(const Header& header, const ServerCall& call, All* fo
       if (Status status = CheckBeside(keys.front(), keys.back(), call); !status.ok()) return status;
     }
     if (call.rows) {
-      found->push_back(std::make_unique<CalledRows>(keys.front(), *call.rows, memory_));
+      found->push_back(std::make_unique<CalledRows>(std::move(keys), *call.rows, memory_));
     } else {
       found->push_back(std::make_unique<CalledPartition>(std::move(keys), memory_));
     }

@@ -23,11 +23,13 @@ void AppendPush(std::string& to, const StorePush& push) {
   Append(to, push.bytes);
   Append(to, push.idle);
   Append(to, push.last);
+  Append(to, push.function);
 }
 
 bool TakePush(Fields& from, StorePush* push) {
   return from.Take(&push->source) && from.Take(&push->clock) && from.Take(&push->base) && from.Take(&push->weight) &&
-         from.Take(&push->loss) && from.Take(&push->bytes) && from.Take(&push->idle) && from.Take(&push->last);
+         from.Take(&push->loss) && from.Take(&push->bytes) && from.Take(&push->idle) && from.Take(&push->last) &&
+         from.Take(&push->function);
 }
 
 // Who is in a version is the same for all that settle with it.

@@ -77,7 +77,7 @@ Result<std::unique_ptr<RowContent>> RowContent::Make(const ValueUpdate& update, 
 std::optional<RowContent::Row> RowContent::Find(uint64_t id) const {
   uint32_t slot = RowTable::kNone;
   table_.Find({&id, 1}, &slot);
-  if (slot == RowTable::kNone || HeadAt(slot).updates == 0) return std::nullopt;
+  if (slot == RowTable::kNone || !HeadAt(slot).exists()) return std::nullopt;
   return Row{HeadAt(slot).version, HeadAt(slot).updates, ValueAt(slot), ValueAt(slot) + row_bytes_};
 }
 
@@ -86,7 +86,7 @@ std::optional<RowContent::Row> RowContent::Find(uint64_t id) const {
 uint64_t RowContent::Save(uint64_t place, size_t most, std::string* to) const {
   const size_t begin = to->size();
   return table_.VisitFrom(place, [&](uint64_t id, uint32_t slot) {
-    if (HeadAt(slot).updates == 0) return true;
+    if (!HeadAt(slot).exists()) return true;
     if (to->size() != begin && to->size() - begin + sizeof id + table_.record_bytes() > most) return false;
     std::byte number[sizeof id];
     PutLittle(number, id);
@@ -275,17 +275,20 @@ Result<RowAnswer> RowContent::Stale(std::span<const uint64_t> ids, const uint32_
 }
 
 // At most so many of them, which ones is not said.
-RowContent::Found RowContent::Find(uint64_t low, uint64_t high, size_t most) const {
+RowContent::Found RowContent::Find(const IdRange& range, size_t most) const {
   Found found;
   table_.VisitAll([&](uint64_t id, uint32_t slot) {
-    if (id >= low && id < high && found.size() < most && HeadAt(slot).updates != 0) found.emplace_back(id, slot);
+    if (id < range.low || id >= range.high || found.size() >= most) return;
+    const Head& head = HeadAt(slot);
+    if (head.exists() && (range.since == 0 || head.version > range.since)) found.emplace_back(id, slot);
   });
   std::ranges::sort(found);
   return found;
 }
 
-Result<RowAnswer> RowContent::Range(uint64_t low, uint64_t high, size_t most) const {
-  const Found found = Find(low, high, most / (sizeof(uint64_t) + row_bytes_) + 1);
+Result<RowAnswer> RowContent::Range(const IdRange& range, size_t count, size_t most) const {
+  Found found = count == 0 ? Find(range, most / (sizeof(uint64_t) + row_bytes_) + 1) : Between(range);
+  if (count != 0 && found.size() > count) found.resize(count);
   auto answer = Taken(found.size() * (sizeof(uint64_t) + row_bytes_), most);
   if (!answer.ok()) return answer;
   std::byte* to = answer->buffer.data();
@@ -299,12 +302,17 @@ Result<RowAnswer> RowContent::Range(uint64_t low, uint64_t high, size_t most) co
   return answer;
 }
 
-// Ranges
+// Functions
 
-std::vector<uint32_t> RowContent::Between(uint64_t low, uint64_t high) const {
-  std::vector<uint32_t> slots;
-  for (const auto& [id, slot] : Find(low, high, table_.size())) slots.push_back(slot);
+std::vector<uint32_t> RowContent::Slots(std::span<const uint64_t> ids) const {
+  std::vector<uint32_t> slots(ids.size());
+  table_.Find(ids, slots.data());
   return slots;
+}
+
+Status RowContent::MakeSlots(std::span<const uint64_t> ids, std::vector<uint32_t>* slots) {
+  slots->resize(ids.size());
+  return table_.FindOrMake(ids, fresh_.data(), slots->data());
 }
 
 void RowContent::Replace(std::span<const uint32_t> slots, const std::byte* values, int64_t version) {

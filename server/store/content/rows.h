@@ -1,7 +1,7 @@
 // Rows of one width by u64 id, each with the state of its update, a version of its own, and a count of its updates.
 //
-// A row begins as zeros. It exists once a version was made of a contribution that names it; its memory is taken when
-// such a contribution comes, so that nothing can fail later. All contributions of a version are merged by id: each
+// A row begins as zeros. It exists once a version was made of a contribution that names it, or a function has written
+// it; its memory is taken before, so that nothing can fail later. All contributions of a version are merged by id: each
 // multiplied by its factor, added from the first to the last of those that have the row. Then the update is applied to
 // each row as to a tensor of its own. Twin of byteps_like/store/rows.py, to the last bit.
 #pragma once
@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/wire/call.h"
 #include "server/store/content/content.h"
 #include "server/store/content/row_table.h"
 
@@ -35,12 +36,16 @@ class RowContent final : public StoreContent {
   Result<RowAnswer> All(std::span<const uint64_t> ids, size_t most) const;
   // Those whose version is more than `bound` beyond the known one, which kUnknown is always.
   Result<RowAnswer> Stale(std::span<const uint64_t> ids, const uint32_t* known, uint64_t bound, size_t most) const;
-  // Those that exist, with low <= id < high.
-  Result<RowAnswer> Range(uint64_t low, uint64_t high, size_t most) const;
+  // Those of a range that exist; of more than `count` rows the first ones, where that isn't 0.
+  Result<RowAnswer> Range(const IdRange& range, size_t count, size_t most) const;
 
-  // The slots of those, in the order of their ids; and what is done with them: their values are copied, or become
+  // The same by their slots, ascending by id; where others of some ids are, kNone for what isn't there, or, where they
+  // are to be written, made; and what is done with them: their values are copied, zeros where there is none, or become
   // others, of `version`.
-  std::vector<uint32_t> Between(uint64_t low, uint64_t high) const;
+  using Found = std::vector<std::pair<uint64_t, uint32_t>>;  // ids and slots
+  Found Between(const IdRange& range) const { return Find(range, table_.size()); }
+  std::vector<uint32_t> Slots(std::span<const uint64_t> ids) const;
+  Status MakeSlots(std::span<const uint64_t> ids, std::vector<uint32_t>* slots);  // kCapacity
   void CopyRows(std::span<const uint32_t> slots, std::byte* to) const;
   void Replace(std::span<const uint32_t> slots, const std::byte* values, int64_t version);
 
@@ -71,7 +76,8 @@ class RowContent final : public StoreContent {
   // Of a record; then the value, then the state.
   struct Head {
     uint32_t version = 0;  // of the table, when it was last updated
-    uint32_t updates = 0;  // 0: it doesn't exist yet
+    uint32_t updates = 0;
+    bool exists() const { return version != 0 || updates != 0; }
   };
 
   RowContent(const ValueUpdate& update, DType dtype, size_t width, ShardMemory& memory);
@@ -81,8 +87,7 @@ class RowContent final : public StoreContent {
   bool AddUpAll(const VersionCall& call) const;
   Status Update(const VersionCall& call, uint32_t slot, const std::byte* gradient);
   Status UpdateMerged(const VersionCall& call);
-  using Found = std::vector<std::pair<uint64_t, uint32_t>>;  // ids and slots, ascending
-  Found Find(uint64_t low, uint64_t high, size_t most) const;
+  Found Find(const IdRange& range, size_t most) const;
   Result<RowAnswer> Taken(size_t bytes, size_t most) const;
 
   ShardMemory& memory_;

@@ -107,7 +107,7 @@ void ShardStore::Land(Entry& entry, uint32_t rank, const Header& header, const s
 void ShardStore::Finish(Entry& entry, uint32_t rank, Arrival arrival) {
   const bool initial = (arrival.note.bits & kInitial) != 0;
   const char* why = nullptr;
-  if (arrival.note.source != 0 || arrival.note.after != 0) {
+  if (arrival.note.source != 0 || arrival.note.function > entry.spec->rules->functions.size()) {
     why = "a note asks for what this server can't do";
   } else if (initial != (entry.key == nullptr)) {
     why = initial ? "it has a value already" : "it has no value yet";
@@ -144,7 +144,7 @@ void ShardStore::Contribute(Entry& entry, uint32_t rank, Arrival arrival) {
   const Note& note = arrival.note;
   const auto lr = std::isnan(note.lr) ? std::nullopt : std::optional<double>(note.lr);
   const bool last = (note.bits & kLastBlock) != 0;
-  WholePush whole{{rank, clock, note.base, note.weight, note.loss, arrival.total, arrival.idle, last},
+  WholePush whole{{rank, clock, note.base, note.weight, note.loss, arrival.total, arrival.idle, last, note.function},
                   std::move(arrival.buffer),
                   lr,
                   {std::move(arrival.list), {}}};

@@ -13,7 +13,8 @@ namespace {
 constexpr std::array<std::string_view, 3> kLines = {"policy ", "combine ", "update "};
 constexpr std::string_view kReplicasLine = "\nreplicas ";  // begins the line of those that several servers have
 constexpr std::string_view kOfRows = "\nrows zeros";       // the last line, of tables
-constexpr std::string_view kFiltered = "\nfilters ";       // a line before it, where payloads go through some
+constexpr std::string_view kFunctions = "\nfunctions ";    // a line before it, where contributions may ask for some
+constexpr std::string_view kFiltered = "\nfilters ";       // a line before that, where payloads go through some
 constexpr uint32_t kMostReplicas = 8;
 
 // Of the line behind those that all have, which is taken off; nullopt: it makes no sense.
@@ -39,6 +40,9 @@ std::string PolicyIn(std::string_view text) {
 Result<SpecTerms> ParseSpec(std::string_view text) {
   const bool of_rows = IsOfRows(text);
   if (of_rows) text.remove_suffix(kOfRows.size());
+  const size_t named = of_rows ? std::min(text.find(kFunctions), text.size()) : text.size();
+  const std::string_view functions = named == text.size() ? "" : text.substr(named + kFunctions.size());
+  text = text.substr(0, named);
   const size_t filtered = std::min(text.find(kFiltered), text.size());
   auto filters = Filters::Parse(filtered == text.size() ? "" : text.substr(filtered + kFiltered.size()));
   if (!filters.ok()) return filters.status();
@@ -54,7 +58,7 @@ Result<SpecTerms> ParseSpec(std::string_view text) {
     values[line] = text.substr(kLines[line].size(), end - kLines[line].size());
     text.remove_prefix(std::min(text.size(), end + 1));
   }
-  auto rules = StoreRules::Parse(values[0], values[1], values[2]);
+  auto rules = StoreRules::Parse(values[0], values[1], values[2], functions);
   if (!rules.ok()) return rules.status();
   return SpecTerms{std::move(*rules), std::move(*filters), *replicas};
 }

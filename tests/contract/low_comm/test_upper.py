@@ -3,10 +3,6 @@ what is refused, and what becomes of training when the upper group is gone."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,59 +22,15 @@ from byteps_like.torch.job import runtime
 from byteps_like.wire.note import NOTE_BYTES
 from byteps_like.worker.local import LocalWorker
 from tests.contract.low_comm.local_training import backward, flat, model_of
-from tests.contract.mixed_job import DEADLINE, MixedJob, in_threads, native_worker
+from tests.contract.low_comm.two_sites import EVERY, PHASES, RANKS, SITES, wait_for, world
+from tests.contract.mixed_job import DEADLINE, native_worker
 
-SITES, RANKS, EVERY, PHASES = 2, 2, 3, 4
 SHAPE = (40, 257)
-
-
-class World:
-    """Two sites and an upper group, all in this process."""
-
-    def __init__(self, jobs: list[MixedJob], above: MixedJob) -> None:
-        self.jobs, self.above = jobs, above
-        self.turn = threading.Barrier(SITES * RANKS, timeout=DEADLINE)
-
-    def upper(self, site: int, **terms: Any) -> bps.Upper:
-        common = self.above.common
-        given = {"every": EVERY, "merge": 0.25, **terms}
-        return bps.Upper(
-            common["scheduler"], sites=SITES, site=site, servers=2, job=common["job"], secret=common["secret"],
-            stall_timeout=20.0, **given,
-        )  # fmt: skip
-
-    def everybody(self, body: Callable[[int, Any], Any]) -> list[list[Any]]:
-        """What `body(site, worker)` returns, by site and rank."""
-        calls = [
-            lambda site=site, worker=worker: body(site, worker)
-            for site, job in enumerate(self.jobs)
-            for worker in job.workers
-        ]
-        found = in_threads(calls)
-        return [found[site * RANKS : (site + 1) * RANKS] for site in range(SITES)]
-
-
-@contextmanager
-def world(kind: Any = native_worker, **settings: Any) -> Iterator[World]:
-    with ExitStack() as ending:
-        above = MixedJob(makers=[], others=SITES, stall_timeout=20.0)
-        ending.callback(above.close)
-        jobs = [MixedJob(makers=[kind] * RANKS, hosts=("",), stall_timeout=20.0, **settings) for _ in range(SITES)]
-        for job in jobs:
-            ending.callback(job.close)
-        yield World(jobs, above)
 
 
 def drawn(*seed: int, dtype: str = "float32") -> np.ndarray:
     values = np.random.default_rng(seed).standard_normal(SHAPE)
     return (values * 100 if dtype == "int64" else values).astype(dtype)
-
-
-def wait_for(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE
-    while not what():
-        assert time.monotonic() < end, "it has not happened"
-        time.sleep(0.002)
 
 
 def pulled(store: Store, name: str = "w", dtype: str = "float32") -> np.ndarray:
@@ -144,7 +96,7 @@ def test_values_of_sites_meet(merge, update, dtype, kind):
         above = None
         if worker.rank == 0:
             above = np.empty(SHAPE, dtype)
-            store.upper._above.pull("w", above).wait()
+            store.upper.store.pull("w", above).wait()
         store.finish()
         return values, above, store.upper.error
 
@@ -213,7 +165,7 @@ def test_what_is_restored_is_no_change_for_the_upper_group(tmp_path):
         here.turn.wait()
         if worker.rank == 0:
             above = np.empty(SHAPE, np.float32)
-            store.upper._above.pull("w", above).wait()
+            store.upper.store.pull("w", above).wait()
             np.testing.assert_array_equal(above, SITES * 2 * RANKS * ones)
         here.turn.wait()
         store.finish()

@@ -15,10 +15,12 @@ from byteps_like import _core
 from byteps_like.errors import CapacityError, InvalidArgumentError, MismatchError
 from byteps_like.store.combining.decoded import Decoded
 from byteps_like.store.combining.weighed import Weighed
+from byteps_like.store.functions.registry import Pushed, function
 from byteps_like.store.key import ContentKey, PushAnswer
 from byteps_like.store.policies.policy import Contribution, Policy
 from byteps_like.store.policies.registry import policy_of, text_of
 from byteps_like.store.rows import Ids, RowGradients, TableRows
+from byteps_like.store.updates.function import FunctionUpdate
 from byteps_like.store.updates.registry import OURS, update_of
 from byteps_like.store.updates.update import Values
 from byteps_like.wire.frame import UNKNOWN
@@ -46,6 +48,13 @@ def parts(answer: bytes, table: TableRows, ids: Ids) -> tuple[Any, Any, Values]:
     return chosen, versions, rows
 
 
+@function("test.native_rows.toward")
+def toward(value: Values, state: Values, push: Pushed) -> None:
+    assert state.size == 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        value += (push.gradient - value) // 2 if value.dtype == np.int64 else (push.gradient - value) / 2
+
+
 class Twins:
     """A key of rows and its native twin, as the ledger of a schedule: pushes get rows here, and all is compared."""
 
@@ -55,9 +64,11 @@ class Twins:
         update = update_of(self._random.choice(INTEGER_UPDATES if kind is np.int64 else UPDATES))
         way = Weighed("sum") if kind is np.int64 else self._random.choice([*WAYS, *CODES])
         self.table = TableRows(self._random.choice(WIDTHS), kind, update)
-        self.key = ContentKey(self.table, policy, sources, update, way)
-        texts = text_of(policy), way.text(), update.spec()
-        self._native = _core.TableKey(np.zeros(1, kind), self.table.width, *texts, len(sources))
+        functions = [FunctionUpdate("test.native_rows.toward")] * (seed % 2)
+        self._functions = len(functions)
+        self.key = ContentKey(self.table, policy, sources, update, way, functions)
+        texts, names = (text_of(policy), way.text(), update.spec()), " ".join(one.of for one in functions)
+        self._native = _core.TableKey(np.zeros(1, kind), self.table.width, *texts, len(sources), functions=names)
         self._came: dict[Contribution, tuple[Contribution, RowGradients]] = {}
         self.told: list[PushAnswer] = []
 
@@ -71,7 +82,14 @@ class Twins:
         ids = self._ids()
         rows = drawn_values(self._random, self._draw, (len(ids), self.table.width), self.table.dtype.type)
         whole = isinstance(self.key.combining, Decoded)
-        return replace(push, weight=1.0 if whole else push.weight), RowGradients(ids, rows)
+        return replace(push, weight=1.0 if whole else push.weight, function=self._function(push)), RowGradients(
+            ids, rows
+        )
+
+    def _function(self, push: Contribution) -> int:
+        """Mostly the same of all that are computed on one version."""
+        number = self._random.randrange(2) if self._random.random() < 0.02 else push.base % 3 // 2
+        return number * self._functions
 
     def push(self, push: Contribution, now: float) -> list[Any]:
         if push not in self._came:
@@ -82,7 +100,9 @@ class Twins:
             None if push.base % 4 == 3 else 0.5 / (1 + push.base),
         )
         found = outcome(lambda: self.key.push(one, brought, now, lr))
-        self._same(found, outcome(lambda: self._native.push(as_tuple, brought.ids, brought.rows, now, lr)))
+        self._same(
+            found, outcome(lambda: self._native.push(as_tuple, brought.ids, brought.rows, now, lr, one.function))
+        )
         return []
 
     def pass_time(self, now: float) -> list[Any]:
@@ -131,8 +151,9 @@ class Twins:
         assert (chosen == stale.chosen).all() and (versions == stale.versions).all()
         assert bits(rows) == bits(stale.rows)
         low, high = sorted(int(one) for one in self._draw.choice(UNIVERSE, 2))
-        found, values = table.read_range(low, high)
-        answer = self._native.range(low, high)
+        since, most = self._random.randrange(self.key.ledger.version + 2), self._random.randrange(4)
+        found, values = table.read_range(low, high, since=since, most=most)
+        answer = self._native.range(low, high, since=since, count=most)
         assert answer[: 8 * len(found)] == found.tobytes()
         self._same_values(answer[8 * len(found) :], values)
         self._look_at_states()

@@ -19,8 +19,8 @@ def test_the_native_codec_reads_these_bytes():
 
 
 def test_the_native_codec_reads_these_bytes_of_a_range():
-    written = b"\x01\0\x05scale\x07\0\0\0\x03\0\0\0\0\0\0\0\x02\x01\0\0\0\0\0\0"
-    assert encode_call(ServerCall("scale", [7], rows=(3, 258))) == written
+    written = b"\x01\0\x05scale\x07\0\0\0\x03\0\0\0\0\0\0\0\x02\x01\0\0\0\0\0\0\x05\0\0\0\0\0\0\0"
+    assert encode_call(ServerCall("scale", [7], rows=(3, 258), since=5)) == written
 
 
 @pytest.mark.parametrize(

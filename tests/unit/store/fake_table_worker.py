@@ -47,6 +47,8 @@ class FakeTable:
         self.shards = TableShards(declared)
         self.kind = np.dtype(declared.spec.dtype.name.lower())
         self.rows: dict[int, np.ndarray] = {}
+        self.newer: dict[int, int] = {}
+        """Of each row the version of its shard."""
         self.versions = [0] * len(self.shards.firsts)
         self.notes: list[tuple[list[int], Note]] = []
         self.lists: list[list[int]] = []
@@ -75,6 +77,7 @@ class FakeTable:
                 assert self.shards.owners[key >> 52] == one.shard
                 self.rows[key] = self.rows.get(key, np.zeros(self.spec.width, self.kind)) + row
             self.versions[one.shard] += 1
+            self.newer |= dict.fromkeys(ids, self.versions[one.shard])
         return self._done([one.shard for one in rows])
 
     def pull(self, rows: Sequence[RowsAt], *, priority: int | None = None) -> FakeHandle:
@@ -84,9 +87,16 @@ class FakeTable:
                 place[...] = self.rows.get(key, 0)
         return self._done([one.shard for one in rows])
 
-    def pull_range(self, low: int, high: int, *, priority: int | None = None) -> FakeHandle:
+    def pull_range(
+        self, low: int, high: int, *, since: Sequence[int] = (), most: int = 0, priority: int | None = None
+    ) -> FakeHandle:
+        known = since or [0] * len(self.versions)
         each = [
-            [key for key in sorted(self.rows) if low <= key < high and self.shards.owners[key >> 52] == shard]
+            [
+                key
+                for key in sorted(self.rows)
+                if low <= key < high and self.shards.owners[key >> 52] == shard and self.newer[key] > known[shard]
+            ][: most or None]
             for shard in range(len(self.versions))
         ]
         found = [np.array(ids, np.uint64).tobytes() + b"".join(self.rows[key].tobytes() for key in ids) for ids in each]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,25 @@ def test_rows_are_those_of_a_dict(steps, width, shards):
     every = kv.pull_range(low, high)
     assert every.keys.tolist() == sorted(key for key in rows if low <= key < high)
     assert all((row == rows[int(key)]).all() for key, row in zip(every.keys, every.value, strict=True))
+
+
+@settings(max_examples=100, deadline=None)
+@given(KEYS, KEYS, st.integers(1, 5), st.integers(1, 60))
+def test_a_walk_brings_what_has_changed_since_another(first, second, shards, piece):
+    kv, _ = made(shards=shards)
+    first, second = (sorted(keys[:-1]) for keys in ([*first, 0], [*second, 0]))
+    end = (1 << 64) - 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("byteps_like.store.kv._PIECE", piece)
+        kv.push(np.array(first, np.uint64), np.ones((len(first), 1), np.int64)).wait()
+        whole = list(kv.pull_all())
+        kv.push(np.array(second, np.uint64), np.ones((len(second), 1), np.int64)).wait()
+        later = list(kv.pull_all(since=whole[0]))
+    for pieces, keys in ((whole, first), (later, second)):
+        assert [int(key) for one in pieces for key in one.keys] == [key for key in keys if key != end]
+        assert pieces[-1].end == end and all(one.end > before.end for before, one in pairwise(pieces))
+    assert [one.value.tolist() for one in later] == [kv.pull(one.keys).value.tolist() for one in later]
+    assert kv.pull_range(0, end, since=whole[0]).keys.tolist() == [key for key in second if key != end]
 
 
 def test_every_push_is_one_at_every_shard_and_a_pull_asks_those_that_have_rows():

@@ -17,6 +17,7 @@
 #include "server/store/chain/copies.h"
 #include "server/store/chain/snapshot.h"
 #include "server/store/chain/successor.h"
+#include "server/update/function.h"
 #include "tests/native/server/cluster_fixture.h"
 #include "tests/native/slow.h"
 
@@ -388,6 +389,35 @@ TEST_CASE("chains: a copy has the value, the state and the ledger of the key to 
           CheckAlike(pair);
         }
       }
+}
+
+// Assigns the gradient.
+class Takes final : public ServerFunction {
+ public:
+  size_t StateCount(const ValueShape&) const override { return 0; }
+  Status Run(const UpdateCall& call) const override {
+    std::memcpy(call.value, call.gradient, call.shape.count() * SizeOf(call.dtype));
+    return {};
+  }
+};
+
+TEST_CASE("chains: a copy does with contributions what they ask for instead of the update") {
+  SetFunctionFinder([](const std::string&) { return std::make_unique<const Takes>(); });
+  for (const char* policy : {"bsp", "asp"}) {
+    CAPTURE(policy);
+    std::string spec = SpecOf(policy, "mean", "momentum:lr=0.1,momentum=0.9,weight_decay=0", true);
+    spec.insert(spec.rfind('\n'), "\nfunctions takes");
+    Pair pair(spec, true);
+    std::mt19937_64 draw(5);
+    pair.Begin();
+    for (uint32_t push = 0; push < 24; ++push) {
+      WholePush whole = Drawn(pair, push % kRanks, draw);
+      whole.push.function = whole.push.base % 2;
+      pair.Push(std::move(whole));
+      CheckAlike(pair);
+    }
+  }
+  SetFunctionFinder(nullptr);
 }
 
 TEST_CASE("chains: what nobody could make sense of is no copy") {

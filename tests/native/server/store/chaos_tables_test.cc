@@ -113,7 +113,8 @@ class Member {
     const size_t before = whole_;
     const Status status = Read(MakeList([](uint64_t) { return true; }));
     wrong += status.ok() && whole_ != before + parts_.size();
-    auto ranged = engine_.FetchRange({.tensor = tensor_, .parts = parts_}, 7ull << 40, 15ull << 40);
+    auto ranged = engine_.FetchRange({.tensor = tensor_, .parts = parts_},
+                                     {7ull << 40, 15ull << 40, std::vector<uint64_t>(parts_.size()), 0});
     if (const Status failed = Over(ranged); !failed.ok()) return failed;
     for (const auto& found : (*ranged)->ranges) {
       const size_t count = found.size() / (8 + 8 * kRowWidth);

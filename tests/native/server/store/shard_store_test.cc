@@ -573,7 +573,7 @@ TEST_CASE("store: frames out of place fail the job, and say which") {
       {[](Reader& rank) { rank.Opened(Spec("asp"), 4, 0), rank.Tick(0); }, "no value yet"},
       {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 0, {.base = 3}); },
        "computed on version 3"},
-      {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 0, {.after = 1}); }, "can't do"},
+      {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 0, {.function = 1}); }, "can't do"},
       {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 0, {.weight = -1}); }, "weight"},
       {[](Reader& rank) { rank.Opened(Spec("asp"), 4), rank.Push(Values(4), 0, {.bits = kInitial}); }, "has a value"},
       {[](Reader& rank) { rank.Opened(Spec("asp"), 4, 0), rank.Push(Values(4), 0); }, "no value yet"},

@@ -1,27 +1,33 @@
-"""One exchange of values between a site's servers and those above: what travels, and in which order. On rank 0.
+"""One exchange of tensors between a site's servers and those above: what travels, and in which order. On rank 0.
 
 Of a tensor x(p) is the value that is read, u what comes back from above, x(m) the value when u is merged, which has
-gone on meanwhile. Servers compute u - x(m), then add merge·(u - x(m)) to the value: whatever is contributed between the
-two stays whole. The next contribution to the upper group begins at `last` = x(p) + merge·(u - x(m)), so that it has all
+gone on meanwhile. Servers compute u - x(m), and add merge·(u - x(m)) to the value: whatever is contributed meanwhile
+stays whole. The next contribution to the upper group begins at `last` = x(p) + merge·(u - x(m)), so that it has all
 that was contributed to the site since x(p), and nothing of what came from above.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from byteps_like.errors import BytePSLikeError, CorruptError
+from byteps_like.errors import CorruptError
 from byteps_like.store.arrays import Array
+from byteps_like.store.combining.registry import combining_by
 from byteps_like.store.functions.calling import begin_call, end_call
 from byteps_like.store.future import Future
+from byteps_like.store.policies.bounded import Asp
+from byteps_like.store.terms import StoreTerms
+from byteps_like.store.updates.plain import Assign
+from byteps_like.store.upper.progress import Below, above
+from byteps_like.store.upper.upper import Upper
 from byteps_like.wire.note import Applied, Note
-from byteps_like.worker.keeping import KeepHandle, Keeps, KeptTensor
+from byteps_like.worker.api import Worker
+from byteps_like.worker.keeping import KeepHandle, Keeps, KeepSpec, KeptTensor
 
 
 class ValuesAbove(Protocol):
@@ -34,79 +40,91 @@ class ValuesAbove(Protocol):
         """See Store.pull."""
 
 
+MakeStore = Callable[..., ValuesAbove]
+"""Store itself."""
+
+
+def tensors_above(
+    upper: Upper, name: str, values: Mapping[str, Array], make: MakeStore, worker: Worker
+) -> ValuesAbove:  # fmt: skip
+    """The upper group's store: `values` become those that it has."""
+    store = make(
+        name, values, consistency=upper.consistency, update=upper.update, combine=upper.combine,
+        whole=upper.update.whole, together=False, worker=worker,
+    )  # fmt: skip
+    for future in [store.pull(key, value) for key, value in values.items()]:
+        future.wait()
+    return store
+
+
 @dataclass(frozen=True)
-class Site:
+class TensorSite:
     """What a site's store can do for an exchange."""
 
-    name: str
+    kept: Mapping[str, KeptTensor]
     pull: Callable[[str, Array], Future]
-    versions: Callable[[], Mapping[str, int]]
-    """Of each tensor, the version that servers have by now: the least of its partitions'. Blocks."""
+    """Which counts as no pull of the user's."""
     keeper: Keeps
     gate: threading.RLock
     """Held while this rank's contributions must not come in between."""
 
 
-class AboveLost(Exception):
-    """The upper group can't be reached, or has failed."""
-
-    def __init__(self, error: BytePSLikeError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-@contextmanager
-def _above() -> Iterator[None]:
-    try:
-        yield
-    except BytePSLikeError as error:
-        raise AboveLost(error) from error
+def exchange_tensors(
+    upper: Upper, site: TensorSite, worker: Worker, values: Mapping[str, Array], store: ValuesAbove | None
+) -> TensorExchange | None:
+    """All ranks call it. `values`: where the site's and the upper group's begin; `store`: the latter's, on rank 0."""
+    some = {name: one for name, one in site.kept.items() if one.declared.partitions}
+    beside = _beside(site, worker, list(some.values()))
+    if store is None:
+        return None
+    tensors = [
+        TensorBelow(name, one, other, values[name]) for (name, one), other in zip(some.items(), beside, strict=True)
+    ]
+    return TensorExchange(site, store, tensors, upper.merge, turned=not upper.takes_changes)
 
 
-class TensorBelow:
+def _beside(site: TensorSite, worker: Worker, kept: Sequence[KeptTensor]) -> list[KeptTensor]:
+    """Places for the upper group's values, on the shards of the site's own."""
+    texts = StoreTerms(Asp(), Assign(), combining_by("sum", None, None)).texts
+    specs = [
+        replace(one.declared.spec, name=f"{one.declared.spec.name}/above", beside=one.declared.spec.name)
+        for one in kept
+    ]  # fmt: skip
+    return [site.keeper.keep(declared, KeepSpec(*texts)) for declared in worker.declare(specs)]
+
+
+class TensorBelow(Below):
     """A tensor of a site's store. `beside`: the place on its servers where the upper group's value is put. `first`:
     the value that both begin with."""
 
     def __init__(self, name: str, kept: KeptTensor, beside: KeptTensor, first: Array) -> None:
-        self.name, self.kept, self.beside = name, kept, beside
+        super().__init__(name)
+        self.kept, self.beside = kept, beside
         self.last = first.copy()
         """Where the next contribution to the upper group begins."""
         self.value, self.change, self.upper = (np.empty_like(first) for _ in range(3))
-        self.sent = 0
-        """Versions that contributions have made of it, when it was exchanged last."""
-        self._others = 0
-        """Versions that are not made of contributions: restored ones, and what was merged."""
-
-    def made(self, version: int) -> int:
-        """Versions that contributions have made of it."""
-        return version - self._others
-
-    def merged(self) -> None:
-        """That has made a version."""
-        self._others += 1
 
     def begin_at(self, value: Array, version: int) -> None:
         """That was restored."""
         self.last = value
-        self._others, self.sent = version, 0
+        self.begins_at(version)
 
 
-class Exchange:
-    """One at a time. `turned`: the upper group takes gradients."""
+class TensorExchange:
+    """See Exchange. `turned`: the upper group takes gradients."""
 
     def __init__(
-        self, site: Site, above: ValuesAbove, tensors: Sequence[TensorBelow], merge: float, *, turned: bool
+        self, site: TensorSite, store: ValuesAbove, tensors: Sequence[TensorBelow], merge: float, *, turned: bool
     ) -> None:
-        self.tensors = tensors
-        self._site, self._above = site, above
+        self.all = tensors
+        self._site, self._above = site, store
         self._merge, self._turned = merge, turned
         self._beginnings = 0
         """How often all was restored: what was under way then is void."""
 
-    def run(self, tensors: Sequence[TensorBelow]) -> None:
-        """Contributes to the upper group how far these have come, and merges what it has. Blocks. Raises AboveLost, and
-        the errors of the site's own job."""
-        beginning = self._beginnings
+    def run(self, due: Sequence[Below]) -> None:
+        """See Exchange."""
+        beginning, tensors = self._beginnings, [one for one in self.all if one in due]
         versions = self._read(tensors)
         with self._site.gate:
             if beginning != self._beginnings:
@@ -125,11 +143,11 @@ class Exchange:
                 one.sent = made[one.name]
 
     def begin_anew(self) -> None:
-        """All was restored. The caller holds the gate; what was under way changes nothing any more."""
+        """See Exchange."""
         self._beginnings += 1
-        values = [np.empty_like(one.last) for one in self.tensors]
-        reads = [self._site.pull(one.name, value) for one, value in zip(self.tensors, values, strict=True)]
-        for one, value, read in zip(self.tensors, values, reads, strict=True):
+        values = [np.empty_like(one.last) for one in self.all]
+        reads = [self._site.pull(one.name, value) for one, value in zip(self.all, values, strict=True)]
+        for one, value, read in zip(self.all, values, reads, strict=True):
             one.begin_at(value, read.version)
 
     def _read(self, tensors: Sequence[TensorBelow]) -> dict[str, int]:
@@ -144,7 +162,7 @@ class Exchange:
 
     def _meet(self, tensors: Sequence[TensorBelow], changed: Sequence[TensorBelow]) -> set[str]:
         """Contributes to the upper group, and reads what it has; the names of contributions that are no part of it."""
-        with _above():
+        with above():
             pushes = {one.name: self._above.push(one.name, one.change) for one in changed}
             for read in [self._above.pull(one.name, one.upper) for one in tensors]:
                 read.wait()
@@ -154,22 +172,21 @@ class Exchange:
         """By how much it has moved each value. None: all was restored meanwhile."""
         _settle([one.beside.push(one.upper.ctypes.data, Note()) for one in tensors])
         for one in tensors:
-            if not self._call(beginning, [one.kept, one.beside], -1.0):
-                return None
-        for one in tensors:
-            if not self._call(beginning, [one.beside, one.kept], self._merge):
+            if not self._merge_here(beginning, one):
                 return None
             one.merged()
         _settle([one.beside.pull(one.upper.ctypes.data) for one in tensors])
         return {one.name: one.upper * one.upper.dtype.type(self._merge) for one in tensors}
 
-    def _call(self, beginning: int, tensors: Sequence[KeptTensor], a: float) -> bool:
-        """Adds a times the first to the second, on the site's servers, unless all was restored meanwhile."""
+    def _merge_here(self, beginning: int, one: TensorBelow) -> bool:
+        """On the site's servers, unless all was restored meanwhile."""
         with self._site.gate:
             if beginning != self._beginnings:
                 return False
-            handle = begin_call(self._site.keeper, [one.declared for one in tensors], "axpy", {"a": a})
-        end_call("axpy", handle)
+            handle = begin_call(
+                self._site.keeper, [one.beside.declared, one.kept.declared], "merge", {"a": self._merge}
+            )
+        end_call("merge", handle)
         return True
 
 
