@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ranges>
 #include <string>
 #include <utility>
 
@@ -42,8 +41,10 @@ Result<std::shared_ptr<const StoreRules>> StoreRules::Parse(std::string_view pol
   rules->combining = std::move(*combines);
   rules->update = std::move(*updates);
   rules->is_idle = update == kNoUpdate;
-  for (const auto word : std::views::split(functions, ' ')) {
-    const std::string name(word.begin(), word.end());
+  while (!functions.empty()) {
+    const size_t end = std::min(functions.find(' '), functions.size());
+    const std::string name(functions.substr(0, end));
+    functions.remove_prefix(std::min(end + 1, functions.size()));
     auto function = MakeUpdate("function:of=" + name);
     if (!function.ok()) return function.status();
     rules->functions.push_back({name, std::move(*function)});

@@ -230,7 +230,7 @@ REMEMBERS = {
         "IpcPeers", "LocalShares",
     },
     "a link of one view": {"DoorSession"},
-    "what the user gave": {"ProcessSet"},
+    "what the user gave": {"ProcessSet", "NoWorld", "_NoGroup"},
     "made anew for each view": {"Epoch", "CardRates"},
     "makes an engine for its first view": {"NativeWorker"},
     "the rank of a matrix": {"MatrixSlot", "LowRankCoder"},

@@ -61,18 +61,20 @@ def create(request: Any, options: Any = None) -> ProcessGroup:
 
     chosen = checked(options)
     ranks = tuple(request.global_ranks_in_group)
+    changes = getattr(request, "enable_reconfigure", False)  # of torch 2.14
     parent = dist.distributed_c10d.GroupMember.WORLD if ranks else None
     if isinstance(parent, ProcessGroup):
         return parent.part(request.group_id, ranks, request.timeout, request.store, options and chosen)
     return create_process_group(
         request.store, request.group_rank, request.group_size,
-        timeout=request.timeout, options=options, name=request.group_id,
+        timeout=request.timeout, options=options, name=request.group_id, enable_reconfigure=changes,
     )  # fmt: skip
 
 
 def create_process_group(
-    store: Any, rank: int, world_size: int, *, timeout: timedelta = _TIMEOUT, options: Any = None, name: str = "0"
-) -> ProcessGroup:
+    store: Any, rank: int, world_size: int, *, timeout: timedelta = _TIMEOUT, options: Any = None, name: str = "0",
+    enable_reconfigure: bool = False,
+) -> ProcessGroup:  # fmt: skip
     """Creates a process group with connections of its own, without init_process_group.
 
     It is for programs that manage their groups themselves and create a new one when ranks are lost, as torchft's
@@ -87,17 +89,25 @@ def create_process_group(
     timeout: how long to wait for the other ranks, and the timeout of calls that have none of their own.
     options: a GroupOptions; None takes the defaults.
     name: identifies the group.
+    enable_reconfigure: the group has no ranks at first. It gets them with each `group.reconfigure(...)`, from what
+        `group.get_reconfigure_handle()` gives on each process, as torch 2.14's groups do. Nobody is waited for here,
+        and `rank` and `world_size` may be of processes that never come.
 
     Blocks until all ranks have come to `store`. `shutdown()` closes the group in order; `abort()` makes calls in flight
     fail at once. Raises DeadlineError, which names the missing ranks; RefusedError, which names a rank that can't
     start; InvalidArgumentError for `options` of another type; ConfigError.
     """
     from byteps_like.torch.c10d.process_group import GroupMembership, ProcessGroup
-    from byteps_like.torch.job.rendezvous import meet
+    from byteps_like.torch.job.rendezvous import meet, meetable
 
-    chosen = checked(options)
-    world = meet(MeetingSeat(store, rank, world_size, timeout.total_seconds()))
-    membership = GroupMembership(world, name, tuple(range(world_size)), timeout, store, owns_world=True)
+    chosen, ranks = checked(options), tuple(range(world_size))
+    seat = MeetingSeat(store, rank, world_size, timeout.total_seconds())
+    if enable_reconfigure:
+        from byteps_like.torch.c10d.reconfiguring import NoWorld, ReconfigurableGroup
+
+        none_yet = GroupMembership(NoWorld(rank, world_size), name, ranks, timeout, store)
+        return opened(ReconfigurableGroup(none_yet, chosen, meetable(seat)))
+    membership = GroupMembership(meet(seat), name, ranks, timeout, store, owns_world=True)
     return opened(ProcessGroup(membership, chosen))
 
 

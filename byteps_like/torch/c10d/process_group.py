@@ -82,23 +82,25 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
     """
 
     def __init__(self, membership: GroupMembership, options: GroupOptions | None = None) -> None:
-        lanes = Lanes(membership.world, membership.name, membership.ranks)
         # With a store the base class would make something that Python can't subclass.
-        super().__init__(lanes.first.rank, lanes.first.size)
-        self.lanes = lanes
-        self.callbacks = Callbacks()
-        self.world = membership.world
+        super().__init__(membership.ranks.index(membership.world.rank), len(membership.ranks))
         self.options = options or GroupOptions()
         self.defaults = CallDefaults(self.options, membership.timeout)
-        self._membership = membership
         self._name, self._desc = membership.name, "undefined"
-        self._inner = InnerBackends(membership.store, lanes.first, self.options.inner, membership.timeout)
+        self._lock = threading.Lock()
+        self._enter(membership)
+
+    def _enter(self, membership: GroupMembership) -> None:
+        """It is made of these ranks from here on."""
+        self._membership, self.world = membership, membership.world
+        self.lanes = Lanes(membership.world, membership.name, membership.ranks)
+        self.callbacks = Callbacks()
+        self._inner = InnerBackends(membership.store, self.lanes.first, self.options.inner, membership.timeout)
         self._monitored: MonitoredBarrier | None = None
         self._sparse: SparseSums | None = None
         self._coalescing: CoalescedWork | None = None
         self.aboard = None
         self._local: LocalShares | None = None
-        self._lock = threading.Lock()
 
     # ---- who we are: C++ asks by these names
 
@@ -200,6 +202,7 @@ class ProcessGroup(PointToPoint, Collectives, _Base):  # type: ignore[misc]
     supports_splitting = False
     supports_coalescing = True
     supports_time_estimate = False
+    supports_reconfigure = False
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         """Whether `allocate_tensor` has memory on `device`."""

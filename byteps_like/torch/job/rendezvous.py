@@ -10,7 +10,7 @@ init_process_group again) has the worlds apart by their tickets.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, Protocol
@@ -32,6 +32,8 @@ _SECRET_BYTES = 32
 _SECRET, _NONCE = "secret", "nonce"
 """What rank 0 may have put into the store, as the first word of it."""
 _TICKETS = "byteps_like/tickets"
+_COMMON = "byteps_like/reconfigure"
+"""Where processes that meet again and again have their secret."""
 
 
 class C10dWorld(Protocol):
@@ -71,7 +73,7 @@ def meet(seat: MeetingSeat, config: Config | None = None) -> C10dWorld:
     ConfigError, CorruptError for a store that holds what no rank wrote.
     """
     # Not at the top: torch's other users need no native core.
-    from byteps_like.collectives.communicator import Communicator, Peer
+    from byteps_like.collectives.communicator import Communicator
 
     notes = _Notes(seat)
     with notes.telling(*(["secret"] if seat.rank == 0 else [])):
@@ -80,7 +82,7 @@ def meet(seat: MeetingSeat, config: Config | None = None) -> C10dWorld:
         communicator = Communicator(config, f"c10d-{derive(secret, 'c10d name')[:4].hex()}", secret)
     try:
         records = notes.exchange(asdict(communicator.own))
-        communicator.join(1, seat.rank, [_peer(Peer, record, rank) for rank, record in enumerate(records)])
+        communicator.join(1, seat.rank, [peer_from(record, rank) for rank, record in enumerate(records)])
     except BaseException:
         communicator.close()
         raise
@@ -113,12 +115,43 @@ def store_address(store: Any) -> tuple[str, int] | None:
     return store.host, store.port
 
 
-def _peer(kind: Any, record: dict[str, Any], rank: int) -> Any:
+def peer_from(record: dict[str, Any], rank: int) -> Any:
+    """A rank as it has published itself. Raises CorruptError for what makes no sense."""
+    from byteps_like.collectives.communicator import Peer
+
     try:
         urls = tuple(str(url) for url in record["urls"])
-        return kind(urls, str(record["host_id"]), str(record["host"]), int(record["pid"]))
+        return Peer(urls, str(record["host_id"]), str(record["host"]), int(record["pid"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptError(f"what rank {rank} published in the store is not an address: {error!r}") from None
+        raise CorruptError(f"what rank {rank} has published is not an address: {error!r}") from None
+
+
+Meetable = Callable[[], Any]
+"""Makes a Communicator that listens, and has joined no world yet."""
+
+
+def meetable(seat: MeetingSeat, config: Config | None = None) -> Meetable:
+    """Of processes that meet without a store later. They have the job's secret in common, or, where they were given
+    none, one that the first of them puts into the store. Raises ConfigError."""
+    from byteps_like.collectives.communicator import Communicator
+
+    config = config or config_at(seat)
+    secret = derive(load(config), "c10d reconfigure") if has_secret(config) else _common_secret(seat.store, config)
+    return lambda: Communicator(config, f"c10d-{derive(secret, 'c10d name')[:4].hex()}", secret)
+
+
+def _common_secret(store: Any, config: Config) -> bytes:
+    require_secret(config)
+    made = f"{_SECRET} {secrets.token_hex(_SECRET_BYTES)}"
+    found: bytes = store.compare_set(_COMMON, "", made)
+    kind, _, text = found.decode("ascii", "replace").partition(" ")
+    try:
+        common = bytes.fromhex(text)
+    except ValueError:
+        common = b""
+    if kind != _SECRET or len(common) != _SECRET_BYTES:
+        raise CorruptError(f"the store has no secret under {_COMMON!r}")
+    return common
 
 
 class _Notes(Notes):
