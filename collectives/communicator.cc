@@ -40,7 +40,11 @@ class CommunicatorImpl final : public Communicator {
     host_->Close(why);
   }
   void Lose(uint32_t peer, const Status& why) override {
-    if (!closed_) loop().Post([this, peer, why] { mesh_->Lose(peer, why); });
+    if (closed_) return;
+    loop().Post([this, peer, why] {
+      host_->OnPeerLost(peer, why);  // before the peer, should it live, misses its links and says that others are lost
+      mesh_->Lose(peer, why);
+    });
   }
   void CancelLane(uint64_t lane, const Status& why) override {
     if (closed_) return;

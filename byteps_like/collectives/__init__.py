@@ -1,4 +1,4 @@
 """Collectives among workers: schedules, their checker, and the groups that run them.
 
-Private: group, operation.
+Private: group.
 """

@@ -75,11 +75,12 @@ class View:
 
     @cached_property
     def finishes_sums(self) -> bool:
-        """Whether servers finish sums without workers that have died, and take over from servers that have: in elastic
-        jobs, but not by way of aggregators, nor with portable workers, which don't hear who is missing."""
+        """Whether sums are finished without workers that have died, by servers, or by the others where there are none,
+        and servers take over from others that have: in elastic jobs, but not by way of aggregators, nor with portable
+        workers, which don't hear who is missing."""
         elastic = parse("elastic", self.settings.get("elastic", "no"), bool)
         plain = all(worker.native for worker in self.workers) and not any(server.rack for server in self.servers)
-        return elastic and plain and bool(self.servers)
+        return elastic and plain
 
     @property
     def outlives_servers(self) -> bool:

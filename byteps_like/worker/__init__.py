@@ -1,4 +1,4 @@
 """What a worker process does below the framework: joins, declares, pushes and pulls.
 
-Private: coded, local_group.
+Private: coded, local_group, surviving.
 """

@@ -219,6 +219,24 @@ class HearsOfChanges(Protocol):
         """That this worker is to leave, if it was asked to; `changes` has counted it."""
 
 
+class MissesRanks(Protocol):
+    """Who wants to know which ranks have died. Neither call may block."""
+
+    def hear(self, rank: int) -> None:
+        """That one has died, in the same order on all that live."""
+
+    def fail(self, error: BytePSLikeError) -> None:
+        """The job has ended for all."""
+
+
+@runtime_checkable
+class TellsOfLosses(Protocol):
+    """A worker of a job that goes on when others die."""
+
+    def attend_losses(self, who: MissesRanks) -> None:
+        """From here on it is told."""
+
+
 @runtime_checkable
 class Forgets(Protocol):
     """A worker that can let go of a name, and of all that it stood for."""

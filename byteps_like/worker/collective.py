@@ -15,7 +15,7 @@ from typing import Protocol
 from byteps_like.collectives.api import CallOptions, Group, Traffic
 from byteps_like.collectives.together import Together, Waitable
 from byteps_like.dtypes import Op
-from byteps_like.errors import InvalidArgumentError, ShutdownError
+from byteps_like.errors import InvalidArgumentError, PeerLostError, ShutdownError
 from byteps_like.worker.agreement import Agreement
 from byteps_like.worker.api import (
     Answer,
@@ -32,12 +32,14 @@ from byteps_like.worker.api import (
     Places,
     Scatter,
     SharedMemory,
+    TellsOfLosses,
     TensorSpec,
 )
 from byteps_like.worker.coded import CodedLanes
 from byteps_like.worker.engine.step_log import LogsSteps, StepLog
 from byteps_like.worker.local import CompletedHandle, DeclaredNames, check_feedback, check_push_pull
 from byteps_like.worker.standing import Standing, Stands
+from byteps_like.worker.surviving import PartReduction, SurvivingSums
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +85,14 @@ class CollectiveWorker(Stands):
     route = "allreduce"
 
     def __init__(
-        self, base: Groups, partition_bytes: int, members: Sequence[int] | None = None, label: str = WORLD
+        self,
+        base: Groups,
+        partition_bytes: int,
+        members: Sequence[int] | None = None,
+        label: str = WORLD,
+        patience: float = 0.0,
     ) -> None:
+        """`patience`: in an elastic job, seconds in which all-reduces are to go on without ranks that have died."""
         self.seal_key = base.seal_key
         self.steps = base.steps if isinstance(base, LogsSteps) else StepLog()
         self._base = base
@@ -100,6 +108,10 @@ class CollectiveWorker(Stands):
         self._agreed: set[int] = set()
         self._lock = threading.Lock()
         self._links = Links()
+        self._sums: SurvivingSums | None = None
+        if patience and isinstance(base, TellsOfLosses):
+            self._sums = SurvivingSums(base, base.standing, self.steps, label, patience)
+            base.attend_losses(self._sums)
         self._closed = False
 
     @property
@@ -155,22 +167,39 @@ class CollectiveWorker(Stands):
     def _launch(
         self, declared: Declared, part: Partition, address: int, op: Op, root: int, options: CallOptions
     ) -> Waitable:
-        lane = self._lane(declared, part)
         if declared.spec.codec and op is not Op.BROADCAST:
+            lane = self._lane(declared, part)
             return self._coded.launch(declared, part, (lane, partial(self._sublane, lane.name)), address, op, options)
         dtype = declared.spec.dtype
         count = part.nbytes // dtype.itemsize
         if op is Op.BROADCAST:
-            return lane.broadcast(address, count, dtype, root, options)
+            lane = self._lane(declared, part)
+            return lane.broadcast(address, count, dtype, self._place(lane, root), options)
         chosen = options._replace(algorithm=self._links.algorithm)
-        return lane.all_reduce(address, address, count, dtype, op, chosen)
+        if self._sums is not None:
+            return self._sums.begin(self._lane_name(declared, part), PartReduction(declared, part, address, op, chosen))
+        return self._lane(declared, part).all_reduce(address, address, count, dtype, op, chosen)
+
+    def _place(self, lane: Group, root: int) -> int:
+        """Of a rank in a lane of those who live."""
+        if root < lane.size and lane.size == self.size:
+            return root
+        if root not in lane.ranks:
+            raise PeerLostError(
+                f"rank {root}, whose values are wanted, has died", rank=self.rank, operation="broadcast"
+            )
+        return lane.ranks.index(root)
+
+    def _lane_name(self, declared: Declared, part: Partition) -> str:
+        # Keys are numbered in the order of declarations, which differs over the ranks; names do not.
+        return f"{self._label}/{declared.spec.name}/{part.key & 0xFFFF}"
 
     def _lane(self, declared: Declared, part: Partition) -> Group:
-        # Keys are numbered in the order of declarations, which differs over the ranks; names do not.
+        if self._sums is not None and not declared.spec.codec:
+            return self._sums.lane(self._lane_name(declared, part))
         standing, known = self.standing, self._lanes.get(part.key)
         if known is None or known[0] is not standing:
-            name = f"{self._label}/{declared.spec.name}/{part.key & 0xFFFF}"
-            known = self._lanes[part.key] = standing, self._group(name, self.ranks)
+            known = self._lanes[part.key] = standing, self._group(self._lane_name(declared, part), self.ranks)
         return known[1]
 
     def _sublane(self, lane: str, name: str, ranks: Sequence[int]) -> Group:
@@ -230,6 +259,8 @@ class CollectiveWorker(Stands):
         """See worker.api.Tunable."""
         self._coded.retire(declared)
         for part in declared.partitions:
+            if self._sums is not None:
+                self._sums.retire(self._lane_name(declared, part))
             known = self._lanes.pop(part.key, None)
             if known is not None:
                 known[1].release()
@@ -239,6 +270,9 @@ class CollectiveWorker(Stands):
         self._coded.retire(declared)
         self._catalogue.forget(declared)
         lanes = [known[1] for part in declared.partitions if (known := self._lanes.pop(part.key, None)) is not None]
+        if self._sums is not None:
+            for part in declared.partitions:
+                self._sums.forget(self._lane_name(declared, part))
         with self._lock:
             agreed = declared.tensor_id in self._agreed
             self._agreed.discard(declared.tensor_id)
@@ -249,7 +283,8 @@ class CollectiveWorker(Stands):
             lane.end()
 
     def _agreement_lane(self, declared: Declared) -> Group:
-        return self._group(f"{self._label}/{declared.spec.name}/agreement", self.ranks)
+        name = f"{self._label}/{declared.spec.name}/agreement"
+        return self._group(name, self.ranks) if self._sums is None else self._sums.lane(name)
 
     def meet(self, waiting: Sequence[Meeting], answer: Answer | None = None) -> None:
         """See worker.api.Meets."""

@@ -63,7 +63,10 @@ def _join_native(config: Config, client: ControlClient, undo: ExitStack) -> Work
     )
     config = config.held_to(view.settings)
     worker = NativeWorker(config, client, view, communicator)
-    return worker if view.servers else CollectiveWorker(worker, config.partition_bytes)
+    if view.servers:
+        return worker
+    patience = config.failure_timeout if view.finishes_sums else 0.0
+    return CollectiveWorker(worker, config.partition_bytes, patience=patience)
 
 
 @contextmanager

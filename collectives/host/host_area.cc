@@ -70,6 +70,8 @@ void LocalArea::Fail(uint32_t rank, const Status& why) {
     if (!lost_[rank].ok()) return;
     lost_[rank] = why;
   }
+  // Who is given up by the others has no say about them: it may live, cut off, and miss all of them.
+  if (rank != index() && layout_.cell(index()).gone.load() != 0) return;
   HostCell& cell = layout_.cell(rank);
   uint32_t nobody = 0;
   // Should the one that writes it die meanwhile, the others still find out by themselves.

@@ -35,6 +35,7 @@ from byteps_like.worker.api import (
     KernelsOf,
     Links,
     Meeting,
+    MissesRanks,
     OnGpu,
     Partition,
     Places,
@@ -118,6 +119,7 @@ class NativeWorker(Stands):
         self._started: dict[str, tuple[int, Any]] = {}  # name -> its newest round, and the operation
         self._routes: dict[str, int] = {}
         self._attending: list[Attends] = []
+        self._missing: list[MissesRanks] = []
         self._gpu: tuple[str, KernelsOf] | None = None  # its uuid
         self._lock = threading.Lock()
         self._verdict = Verdict(self, self._catalogue.name_keys)
@@ -391,6 +393,10 @@ class NativeWorker(Stands):
         """See worker.api.Meets."""
         self._attending.append(who)
 
+    def attend_losses(self, who: MissesRanks) -> None:
+        """See worker.api.TellsOfLosses."""
+        self._missing.append(who)
+
     def places(self) -> Places:
         """See worker.api.Placed."""
         return self._places
@@ -539,12 +545,16 @@ class NativeWorker(Stands):
             self._verdict.told(error)
             self._engine.fail(int(error.code), str(error))
             self._communicator.fail(error)
+            for one in self._missing:
+                one.fail(error)
 
     def _go_on_without(self, lost: WatchEvent) -> None:
         """These have died. Servers have let go of workers, and what needs those fails; of servers, others take over."""
         logger.warning("rank %d: %s; the others go on", self.rank, lost.text)
         for rank in lost.ranks:
             self._communicator.lose(rank, PeerLostError(lost.text, rank=self.rank, peer=f"worker {rank}"))
+            for one in self._missing:
+                one.hear(rank)
         for server in lost.servers:
             self._engine.go_on_without(server, lost.text)
 

@@ -62,11 +62,13 @@ def _check_ledger(seen: list[int]) -> None:
     assert sum(counts.values()) - SAMPLES < 3
 
 
-def test_a_death_costs_the_others_no_step_where_servers_sum(tmp_path: Path, warm_python: list[str]) -> None:
-    """The step in which one dies is finished by the others, and from the next commit on they are a smaller world."""
+@pytest.mark.parametrize("servers", [0, 1])
+def test_a_death_costs_the_others_no_step(tmp_path: Path, servers: int, warm_python: list[str]) -> None:
+    """The step in which one dies is finished by the others, by servers or among themselves, and from the next commit on
+    they are a smaller world."""
     script = ROOT / "tests" / "scenarios" / "elastic" / "server_training.py"
     with (
-        closing(Cluster(3, 1, elastic=True)) as cluster,
+        closing(Cluster(3, servers, elastic=True)) as cluster,
         ElasticJob(cluster, tmp_path, [*warm_python, str(script)]) as job,
     ):
         first, second, victim = job.start(GOAL="3 2"), job.start(GOAL="3 2"), job.start(GOAL="3 2", VICTIM="1")

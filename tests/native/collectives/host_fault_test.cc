@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <barrier>
 #include <csignal>
 #include <deque>
 #include <random>
@@ -269,6 +270,26 @@ TEST_CASE("host: a rank that closes ends the waits of the others") {
     const Status status = (*group)->Run(SumOf(tensor));
     CHECK(status.code() == Code::kPeerLost);
     CHECK(Says(status, "rank 0 has left"));
+  });
+}
+
+TEST_CASE("host: who is given up by the others, but lives, has no say about them") {
+  HostWorld world(3);
+  std::barrier step(3);
+  const auto lost = [](uint32_t rank) { return Status(Code::kPeerLost, "rank " + std::to_string(rank) + " is lost"); };
+  world.Run([&](HostRank me) {
+    auto everybody = me.area.Group(5, world.everybody()), others = me.area.Group(6, {0, 1});
+    step.arrive_and_wait();
+    if (me.rank == 0) me.area.Fail(2, lost(2));
+    step.arrive_and_wait();
+    if (me.rank == 2) me.area.Fail(0, lost(0)), me.area.Fail(1, lost(1));
+    step.arrive_and_wait();
+    std::vector<float> tensor(10, 1);
+    CHECK((*everybody)->Run(SumOf(tensor)).code() == Code::kPeerLost);
+    if (me.rank == 2) return;
+    tensor.assign(10, 1);
+    CHECK((*others)->Run(SumOf(tensor)).ok());
+    CHECK(tensor == std::vector<float>(10, 2));
   });
 }
 
