@@ -91,6 +91,8 @@ class _Kept:
 
     def __init__(self, lane: str, nbytes: int, results: _Results) -> None:
         self.lane, self.nbytes, self.results = lane, nbytes, results
+        self.name = f"{nbytes} bytes of {lane}"
+        """Among the ranks: where a tensor is cut anew, its reductions are counted anew."""
         self.begun = 0
         """Number of the newest reduction, from 1."""
         self.current: SurvivingSum | None = None
@@ -201,18 +203,17 @@ class SurvivingSums:
         place = call.kept.results.place(call.number)
         call.operation = call.reduction.begin(self.lane(call.kept.lane), place)
 
-    def retire(self, lane: str) -> list[Group]:
-        """Gives back what is kept of it, of which nothing is in flight; its groups."""
+    def retire(self, lane: str) -> None:
+        """Gives back what its groups hold: nothing is in flight, and nothing will be for a while."""
+        for group in [group for (name, _), group in list(self._lanes.items()) if name == lane]:
+            group.release()
+
+    def forget(self, lane: str) -> None:
+        """Nothing of it is in flight, and it won't come again."""
         with self._changed:
             self._kept.pop(lane, None)
             found = [self._lanes.pop(key) for key in list(self._lanes) if key[0] == lane]
         for group in found:
-            group.release()
-        return found
-
-    def forget(self, lane: str) -> None:
-        """The same of one that won't come again."""
-        for group in self.retire(lane):
             group.end()
 
     def hear(self, rank: int) -> None:
@@ -346,8 +347,8 @@ class SurvivingSums:
         for call in [kept.current for kept in self._kept.values() if kept.current is not None]:
             self._settle_own(call)
         every = _told_by_all(group, self._status(), self._patience)
-        for lane in sorted({lane for one in every for lane in one}):
-            self._pass_on(group, lane, [one.get(lane, (0, 0, 0)) for one in every])
+        for name in sorted({name for one in every for name in one}):
+            self._pass_on(group, name, [one.get(name, (0, 0, 0)) for one in every])
         group.release()
 
     def _settle_own(self, call: SurvivingSum) -> None:
@@ -363,17 +364,17 @@ class SurvivingSums:
         self.landed(call, operation)
 
     def _status(self) -> _Status:
-        return {lane: (kept.begun, kept.result_of, kept.result_without) for lane, kept in self._kept.items()}
+        return {kept.name: (kept.begun, kept.result_of, kept.result_without) for kept in self._kept.values()}
 
-    def _pass_on(self, group: Group, lane: str, every: Sequence[tuple[int, int, int]]) -> None:
+    def _pass_on(self, group: Group, name: str, every: Sequence[tuple[int, int, int]]) -> None:
         newest = max(result for _, result, _ in every)
         lacking = [rank for rank, (_, result, _) in enumerate(every) if result < newest]
         if not lacking or newest == 0:
             return
         if any(every[rank][0] != newest for rank in lacking):
-            raise CorruptError(f"reduction {newest} of {lane!r} is done on some ranks, and has not begun on others")
+            raise CorruptError(f"reduction {newest} of {name} is done on some ranks, and has not begun on others")
         source = next(rank for rank, (_, result, _) in enumerate(every) if result == newest)
-        kept = self._kept[lane]
+        kept = next(kept for kept in self._kept.values() if kept.name == name)
         call = kept.current if group.rank in lacking else None
         group.broadcast(kept.results.place(newest), kept.nbytes, DType.UINT8, source, _urgent(self._patience)).wait()
         if call is not None:
@@ -399,7 +400,7 @@ def _told_by_all(group: Group, own: _Status, seconds: float) -> list[_Status]:
     for count in counts:
         found.append(json.loads(texts.raw[at : at + count]))
         at += count
-    return [{lane: tuple(numbers) for lane, numbers in one.items()} for one in found]
+    return [{name: tuple(numbers) for name, numbers in one.items()} for one in found]
 
 
 def _gather(group: Group, source: int, target: int, counts: list[int], dtype: DType, seconds: float) -> None:
