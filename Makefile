@@ -80,9 +80,11 @@ test-native: build-native  ## the native tests alone, after `make setup`
 
 sim: $(READY) core  ## 500 simulated jobs on a network that fails (seconds); make sim-all: 10,000
 	@$(PYTHON) -m byteps_like chaos --sim --seeds 0:500 -j $(JOBS)
+	@$(PYTHON) -m byteps_like chaos --sim --control --seeds 0:200 -j $(JOBS)
 
 sim-all: $(READY) core
 	@$(PYTHON) -m byteps_like chaos --sim --seeds 0:10000 -j $(JOBS)
+	@$(PYTHON) -m byteps_like chaos --sim --control --seeds 0:5000 -j $(JOBS)
 
 # Ten minutes tell whether memory grows; a release has an hour.
 MINUTES ?= 5

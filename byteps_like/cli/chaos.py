@@ -80,6 +80,7 @@ def chaos(
     shrink: Annotated[
         bool, typer.Option("--shrink", help="--sim --seed: the smallest job found that breaks a rule as well.")
     ] = False,
+    control: Annotated[bool, typer.Option("--control", help="--sim: schedulers and what they are asked.")] = False,
     defect: Annotated[str, typer.Option(help="--sim: plant a defect that should be found; `list` lists them.")] = "",
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="--sim: number of threads; default: all cores.")
@@ -94,7 +95,7 @@ def chaos(
     if sim:
         from byteps_like.cli.chaos_simulated import simulate
 
-        raise typer.Exit(0 if simulate(seed, seeds, defect, shrink, jobs) else 1)
+        raise typer.Exit(0 if simulate(seed, seeds, defect, shrink, jobs, control) else 1)
     from byteps_like.launch.chaos.report import Bounds
     from byteps_like.launch.chaos.running import ChaosOptions, run_chaos
     from byteps_like.launch.exits import errors_in_one_line

@@ -22,14 +22,27 @@ class _Verdict:
     seconds: float
 
 
-def simulate(seed: int | None, seeds: str, defect: str, shrink: bool, jobs: int | None) -> bool:
+def simulate(seed: int | None, seeds: str, defect: str, shrink: bool, jobs: int | None, control: bool) -> bool:
     """Runs one job and prints its trace, or many and counts; whether they kept the rules. See the command's options."""
+    if control:
+        return _simulate_control(seed, seeds, defect, shrink, jobs or _cores())
     from byteps_like._core import Sim
 
     if defect == "list":
         print("\n".join(Sim.defects()))
         return True
     return _show(seed, defect, shrink) if seed is not None else _count(_range(seeds), defect, jobs or _cores())
+
+
+def _simulate_control(seed: int | None, seeds: str, defect: str, shrink: bool, jobs: int) -> bool:
+    from byteps_like.control.simulated import running
+
+    if defect == "list":
+        running.list_defects()
+        return True
+    if seed is not None:
+        return running.show(seed, defect, shrink)
+    return running.count(_range(seeds), defect, jobs)
 
 
 def _show(seed: int, defect: str, shrink: bool) -> bool:

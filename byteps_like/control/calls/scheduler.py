@@ -119,7 +119,8 @@ class SchedulerServer:
 
     async def _start(self, listen: str) -> int:
         config = self._config
-        membership = self._take_up()
+        self._service = take_up(config, self._records, os.urandom(INCARNATION_BYTES), standby=self._standby)
+        membership = self._service.membership
         verifier = Verifier(config.job, self._secret, ADDRESSEE, os.urandom(INCARNATION_BYTES))
         listener = Listener(
             CallPort(listen, config.job, self._secret),
@@ -127,7 +128,6 @@ class SchedulerServer:
             _connections(membership.terms),
             server_credentials(config, self._secret),
         )
-        assert self._service is not None
         term = 0 if self._records is None else self._records.term
         self._service.strangers = listener.strangers
         await listener.serve(ProvenService(SERVICE, self._service.methods(), verifier, term))
@@ -135,24 +135,6 @@ class SchedulerServer:
         if self._records is not None:
             self._records.on_loss(partial(_end_rule, asyncio.get_running_loop(), self._service))
         return listener.port
-
-    def _take_up(self) -> Membership:
-        """Begins anew, or where the scheduler before has ended."""
-        config = self._config
-        journal = None if self._records is None else Journal(self._records)
-        past = None if journal is None else journal.past()
-        incarnation = os.urandom(INCARNATION_BYTES) if past is None else past[0]
-        membership = Membership(config.job, incarnation, terms_of(config), patience_of(config))
-        self._service = SchedulerService(
-            membership, watch_rates=config.replan, journal=journal, absence=config.clock.absence
-        )
-        if past is not None:
-            log.info("going on with job %r in term %d", config.job, self._records.term if self._records else 0)
-            self._service.resume(*past[1:])
-        elif self._standby and journal is not None and journal.has_ended:
-            log.info("job %r has ended: there is nothing to go on with", config.job)
-            self._service.ended.set()
-        return membership
 
     async def _end(self, listener: Listener) -> None:
         if self._service is not None:
@@ -167,6 +149,21 @@ class SchedulerServer:
         except TimeoutError:
             return False
         return True
+
+
+def take_up(config: Config, records: Records | None, incarnation: bytes, *, standby: bool = False) -> SchedulerService:
+    """Begins anew, as a job of this `incarnation`, or where the scheduler before has ended. On the running loop."""
+    journal = None if records is None else Journal(records)
+    past = None if journal is None else journal.past()
+    membership = Membership(config.job, incarnation if past is None else past[0], terms_of(config), patience_of(config))
+    service = SchedulerService(membership, watch_rates=config.replan, journal=journal, absence=config.clock.absence)
+    if past is not None:
+        log.info("going on with job %r in term %d", config.job, records.term if records else 0)
+        service.resume(*past[1:])
+    elif standby and journal is not None and journal.has_ended:
+        log.info("job %r has ended: there is nothing to go on with", config.job)
+        service.ended.set()
+    return service
 
 
 def _end_rule(loop: asyncio.AbstractEventLoop, service: SchedulerService, why: BytePSLikeError) -> None:

@@ -260,6 +260,8 @@ class SchedulerService:
         self._check_nobody_left(name)
         for released in self._barriers.show(own.number, {name: request.number}):
             self._let_go(released)
+        if self._barriers.is_over(name, request.number, own.number):
+            return pb.BarrierReply()  # others may be at the next one
         if self._barriers.arrive(name, request.number, own.number):
             self._let_go(name)
             return pb.BarrierReply()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from byteps_like.control.calls import wire
 from byteps_like.control.calls.encryption import is_distrust
 from byteps_like.control.calls.loop import control_loop
 from byteps_like.control.calls.rpc import UnreachableError
-from byteps_like.control.calls.ruler import SILENCE_SECONDS, Ruler, one_call, why_apart
+from byteps_like.control.calls.ruler import SILENCE_SECONDS, Connect, Ruler, one_call
 from byteps_like.control.members.seats import JoinClaim, Waiting, heartbeat_interval
 from byteps_like.control.types import EventKind, Member, MemberRole, View, WatchEvent
 from byteps_like.control.v1 import scheduler_pb2 as pb
@@ -57,7 +56,9 @@ class Session:
         claim: JoinClaim,
         on_event: Callable[[WatchEvent], None],
         stats: Callable[[], Mapping[str, float]],
+        connect: Connect | None = None,
     ) -> None:
+        """`connect`: as a Ruler's."""
         self.id = claim.id
         self.member: Member | None = None
         """This member in the newest view."""
@@ -74,7 +75,7 @@ class Session:
         self.dismissal: Dismissal | None = None
         """That this member was asked to leave."""
         self.waiting: tuple[Waiting, float] | None = None
-        """What the rank waits for, and since when (time.monotonic) it has said so."""
+        """What the rank waits for, and since when (of the control loop) it has said so."""
         self._config, self._secret, self._claim, self._on_event, self._stats = config, secret, claim, on_event, stats
         self.barriers: dict[str, int] = {}
         """From how many barriers of each name this member has been let go."""
@@ -86,7 +87,7 @@ class Session:
         self._scheduler = f"scheduler {config.scheduler}"
         self._views: asyncio.Queue[View | BytePSLikeError] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
-        self._caller = Ruler(config, secret, clock.observe)
+        self._caller = Ruler(config, secret, clock.observe, connect)
         self._probe_at = 0.0
         self._seen = 0
         self._in_epoch = False
@@ -95,7 +96,7 @@ class Session:
 
     async def join(self) -> View:
         """Connects, claims the place and waits for the world."""
-        deadline = time.monotonic() + self._claim.timeout
+        deadline = _now() + self._claim.timeout
         self._check_open()
         self._tasks.append(asyncio.create_task(self._look_out()))
         await self._request_place(deadline)
@@ -115,7 +116,7 @@ class Session:
         tells them when they wait in vain."""
         if self._config.elastic and self._claim.member.role is MemberRole.WORKER:
             return None
-        return max(deadline - time.monotonic(), 0.0) + _BACKSTOP
+        return max(deadline - _now(), 0.0) + _BACKSTOP
 
     async def next_view(self) -> View:
         """The next epoch, as soon as it has formed. Raises what ended the wait."""
@@ -142,6 +143,12 @@ class Session:
             self._views.put_nowait(ShutdownError("this member has left the job"))
             await self._caller.close()
 
+    def abandon(self) -> None:
+        """Nothing is told, and nothing heard any more: what a process that dies does. Idempotent."""
+        self.closed = True
+        for task in self._tasks:
+            task.cancel()
+
     @property
     def known_as(self) -> str:
         """Under which id this process was in the newest world that it has been in; empty: in none."""
@@ -157,13 +164,13 @@ class Session:
         isn't heard has died, for the others."""
         needs = self._claim.member.role is MemberRole.WORKER or request.handed_over
         waits = self._may_be_replaced and self.error is None and needs
-        deadline = time.monotonic() + self._grace
+        deadline = _now() + self._grace
         while True:
             try:
                 await self._caller.call("Leave", request, timeout)
                 return
             except UnreachableError:
-                if not waits or time.monotonic() > deadline:
+                if not waits or _now() > deadline:
                     raise
                 await asyncio.sleep(_RETRY)
 
@@ -181,8 +188,8 @@ class Session:
                 return await self._caller.call(name, request, timeout)
             except UnreachableError as error:
                 renew()
-                lost_since = lost_since or time.monotonic()
-                if time.monotonic() - lost_since > 2 * self._grace:
+                lost_since = lost_since or _now()
+                if _now() - lost_since > 2 * self._grace:
                     raise self._lost(error) from None
                 await asyncio.sleep(_RETRY)
 
@@ -209,13 +216,13 @@ class Session:
             "the %s has not answered for %.0f s: has it been started? Trying for %.0f s more",
             self._scheduler,
             _MENTION_AFTER,
-            max(deadline - time.monotonic(), 0.0),
+            max(deadline - _now(), 0.0),
         )
 
     async def _ask_for_place(self, deadline: float) -> None:
         request = wire.claim_to_wire(self._claim)
         while True:
-            remaining = deadline - time.monotonic()
+            remaining = deadline - _now()
             try:
                 reply: pb.JoinReply = await self._caller.call("Join", request, max(remaining, 0.1))
                 self.incarnation, self.number = reply.incarnation, reply.member_number
@@ -234,10 +241,10 @@ class Session:
 
     async def _check_encryption(self, error: UnreachableError) -> None:
         """Raises RefusedError if it is in vain to try again."""
-        if time.monotonic() < self._probe_at and not is_distrust(error.details):
+        if _now() < self._probe_at and not is_distrust(error.details):
             return
-        self._probe_at = time.monotonic() + _PROBE_PAUSE
-        if not (why := await why_apart(self._config, error)):
+        self._probe_at = _now() + _PROBE_PAUSE
+        if not (why := await self._caller.why_apart(error)):
             return
         if self._config.tls == "off":
             await self._decline(why)
@@ -262,8 +269,8 @@ class Session:
                 await self._read_stream()
                 return
             except UnreachableError as error:
-                self._lost_since = self._lost_since or time.monotonic()
-                if time.monotonic() - self._lost_since > self._grace:
+                self._lost_since = self._lost_since or _now()
+                if _now() - self._lost_since > self._grace:
                     self._fail(self._lost(error))
                     return
                 await asyncio.sleep(_RETRY)
@@ -383,7 +390,7 @@ class Session:
             if self.waiting is not None:
                 what, said = self.waiting
                 request.waiting.CopyFrom(wire.waiting_to_wire(what))
-                request.waiting.since_s += time.monotonic() - said
+                request.waiting.since_s += _now() - said
             await self.post("Heartbeat", request)
 
     def _counters(self) -> Mapping[str, float]:
@@ -392,3 +399,8 @@ class Session:
         except BytePSLikeError as error:  # what counts is being closed
             log.debug("counters: %s", error)
             return {}
+
+
+def _now() -> float:
+    """Of the control loop, whose clock is time.monotonic, unless it is a simulated one."""
+    return asyncio.get_running_loop().time()

@@ -40,12 +40,16 @@ class Barriers:
         """These members of the view in force come no more. Returns the names whose barriers waited only for them."""
         return self._await(self._awaited - gone) if self._awaited & gone else []
 
+    def is_over(self, name: str, number: int, member: int) -> bool:
+        """Whether the barrier was complete before, to which call `number` (from 0) of `name` of `member` belongs."""
+        return number + self._before[member].get(name, 0) < self._completed.get(name, 0)
+
     def arrive(self, name: str, number: int, member: int) -> bool:
-        """True if the barrier is complete with `member`, whose call `number` (from 0) of `name` this is.
+        """True if the barrier is complete with `member`, whose call `number` (from 0) of `name` this is; or was before.
 
         Raises InvalidArgumentError if `member` is waiting there already.
         """
-        if number + self._before[member].get(name, 0) < self._completed.get(name, 0):
+        if self.is_over(name, number, member):
             return True
         arrived = self._arrived.setdefault(name, set())
         if member in arrived:

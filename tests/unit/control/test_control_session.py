@@ -27,7 +27,7 @@ class Slept:
         self.now = 100.0
         self._one, self._until = one, until
         monkeypatch.setattr(session, "asyncio", SimpleNamespace(sleep=self.sleep))
-        monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(session, "_now", lambda: self.now)
 
     async def sleep(self, seconds: float) -> None:
         """Moves the clock."""

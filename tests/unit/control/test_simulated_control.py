@@ -1,0 +1,91 @@
+"""Simulated control planes: they keep the rules, a seed has one history, and planted defects are found."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from byteps_like.control.simulated.defects import DEFECTS
+from byteps_like.control.simulated.job import ControlJob
+from byteps_like.control.simulated.loop import StuckError, VirtualLoop
+from byteps_like.control.simulated.plan import FAULTS, ControlPlan, Fault, draw_plan
+from byteps_like.control.simulated.running import count, judge, list_defects, show
+from byteps_like.control.simulated.shrinking import smallest
+from byteps_like.errors import InvalidArgumentError
+
+SEEDS = 150
+FOUND_WITHIN = 100
+"""Seeds, within which each planted defect breaks a rule."""
+
+
+@pytest.mark.parametrize("seeds", [range(first, first + 25) for first in range(0, SEEDS, 25)], ids=str)
+def test_no_seed_breaks_a_rule(seeds):
+    for seed in seeds:
+        assert judge(seed).complaints == [], f"seed {seed}"
+
+
+@pytest.mark.parametrize("defect", [name for name in DEFECTS if name])
+def test_planted_defects_are_found(defect):
+    assert any(judge(seed, defect).complaints for seed in range(FOUND_WITHIN)), defect
+
+
+def test_seeds_try_everything_and_have_one_history_each():
+    plans = [draw_plan(seed) for seed in range(100)]
+    assert {fault.what for plan in plans for fault in plan.faults} == set(FAULTS)
+    assert {plan.servers for plan in plans} == {0, 1, 2, 3} and {plan.workers for plan in plans} == set(range(2, 7))
+    for seed in (1, 5, 21, 58):
+        first, second = ControlJob(seed), ControlJob(seed)
+        first.run()
+        second.run()
+        assert first.trace == second.trace and len(first.trace) > 10, f"seed {seed}"
+
+
+def test_a_barrier_that_is_asked_for_again_lets_nobody_go_from_the_next_one():
+    """One worker hears late that a scheduler has ended, and asks another one for a barrier that is over."""
+    assert ControlJob(265).run() == []
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_one_fault_after_the_other(what):
+    faults = tuple(Fault(2.0 + 3.0 * who, what, who, 0.3) for who in range(3))
+    job = ControlJob(1, ControlPlan(3, 2, 1, faults, 45.0))
+    assert job.run() == []
+    assert job.schedulers == (4 if what == "kill scheduler" else job.schedulers)
+    assert job.views >= (4 if what in ("kill", "kill server") else 1)
+
+
+def test_shrinking_keeps_what_breaks_a_rule():
+    plan = draw_plan(0)
+    found = smallest(0, plan, "early-barriers")
+    assert ControlJob(0, found, "early-barriers").run() != []
+    assert len(found.faults) < max(len(plan.faults), 1) or found.workers < plan.workers or found.servers < plan.servers
+    assert smallest(0, plan, "") == plan
+
+
+def test_time_goes_by_only_while_everybody_waits():
+    loop = VirtualLoop()
+
+    async def wait() -> list[float]:
+        seen = []
+        for seconds in (3600.0, 0.5):
+            await asyncio.sleep(seconds)
+            seen.append(loop.time())
+        return seen
+
+    assert loop.run_until_complete(wait()) == [3600.0, 3600.5]
+    with pytest.raises(StuckError):
+        loop.run_until_complete(asyncio.Event().wait())
+    loop.close()
+
+
+def test_what_the_command_prints(capsys):
+    assert count(range(2), "", 1)
+    assert "2 control planes, 0 broken" in capsys.readouterr().out
+    assert not show(0, "early-barriers", shrink=False)
+    shown = capsys.readouterr().out
+    assert "BROKEN: " in shown and "seed 0: " in shown and "rules in term 1" in shown
+    list_defects()
+    assert "forgets: " in capsys.readouterr().out
+    with pytest.raises(InvalidArgumentError, match="nonsense is none of forgets"):
+        judge(0, "nonsense")
