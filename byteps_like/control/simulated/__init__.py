@@ -3,5 +3,5 @@ decides: the scheduler's service, its journal, and the members' sessions are tho
 
 In come seeds (running), out go what was broken, and a trace. See docs/explanation/simulation.md.
 
-Private: defects, disk, job, loop, member, network, plan, ruling, shrinking.
+Private: defects, disk, job, loop, member, network, operator, plan, ruling, shrinking.
 """

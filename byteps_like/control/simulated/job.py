@@ -7,13 +7,16 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from random import Random
+from typing import Any
 
 from byteps_like.config import Config
 from byteps_like.control.simulated.defects import RETURN_SECONDS
 from byteps_like.control.simulated.loop import StuckError, VirtualLoop
 from byteps_like.control.simulated.member import SimulatedProcess, SimulatedServer, SimulatedWorker
 from byteps_like.control.simulated.network import SimulatedNetwork
+from byteps_like.control.simulated.operator import Operator
 from byteps_like.control.simulated.plan import ControlPlan, Fault, draw_plan
 from byteps_like.control.simulated.ruling import ADDRESS, SchedulerProcess, Schedulers
 from byteps_like.control.types import EventKind, MemberRole, View, WatchEvent
@@ -35,11 +38,13 @@ class ControlJob:
         self.trace: list[str] = []
         self.complaints: list[str] = []
         self.finishing = False
+        self.copies = self.plan.copies
         self._random = Random(seed)
         self._config = _config(self.plan)
         self._network = SimulatedNetwork()
         self._processes: list[SimulatedProcess] = []
         self._running: dict[asyncio.Task[None], None] = {}
+        self._operators: dict[asyncio.Task[str], None] = {}
         self._views: dict[int, View] = {}
         self._numbers: dict[int, int] = {}
         """Which process has a member number."""
@@ -95,7 +100,13 @@ class ControlJob:
         members += [process.view.servers[rank] for rank in event.servers]
         for member in members:
             lost = next(one for one in self._processes if one.pid == member.pid)
-            if not lost.is_dead and not lost.excused and lost.session is not None and not lost.session.closed:
+            if (
+                not lost.is_dead
+                and not lost.excused
+                and not lost.is_drained
+                and lost.session is not None
+                and not lost.session.closed
+            ):
                 self._complain(f"{lost.name} is taken for dead, and is not: {event.text}")
 
     def declares(self, view: int, declared: Declared) -> None:
@@ -139,24 +150,25 @@ class ControlJob:
         _, late = await asyncio.wait([ruling, faults, *self._running], timeout=_PATIENCE)
         if late or self._running:
             self._complain(f"not over {_PATIENCE:g} s after it was to end: {self._who_is_left()}")
-        for task in (ruling, faults, *self._running):
+        left: list[asyncio.Task[Any]] = [ruling, faults, *self._running, *self._operators]
+        for task in left:
             task.cancel()
-        await asyncio.gather(ruling, faults, *self._running, return_exceptions=True)
+        await asyncio.gather(*left, return_exceptions=True)
 
     def _start(self, kind: type[SimulatedProcess]) -> None:
         process = kind(self, self._config, self._network, len(self._processes) + 1, self._random)
         self._processes.append(process)
         task = process.start()
         self._running[task] = None
-        task.add_done_callback(lambda done: self._ended(done, kind))
+        task.add_done_callback(lambda done: self._ended(done, process))
 
-    def _ended(self, task: asyncio.Task[None], kind: type[SimulatedProcess]) -> None:
-        """A launcher starts another one in its place."""
+    def _ended(self, task: asyncio.Task[None], process: SimulatedProcess) -> None:
+        """A launcher starts another one in its place, unless it was asked to leave for good."""
         self._running.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
             self._complain(f"a process has raised {task.exception()!r}")
-        if not self.finishing and not self._loop.is_closed():
-            self._loop.call_later(self._random.uniform(0.2, 3.0), self._start_again, kind)
+        if not self.finishing and not self._loop.is_closed() and process.is_replaced:
+            self._loop.call_later(self._random.uniform(0.2, 3.0), self._start_again, type(process))
 
     def _start_again(self, kind: type[SimulatedProcess]) -> None:
         if not self.finishing:
@@ -192,10 +204,23 @@ class ControlJob:
             could_not_return = now - max(process.last_reset, self._schedulers.began) < _TO_COME_BACK
             process.excused = process.excused or could_not_return or ADDRESS not in self._network.at
             process.uplink.stalled_until = now + fault.seconds
+        elif fault.what == "drain":
+            self._drain(process, replaced=fault.who % 2 == 0)
         elif fault.what == "power off":
             process.power_off()
         else:
             process.kill()
+
+    def _drain(self, process: SimulatedProcess, replaced: bool) -> None:
+        operator = Operator(self._config, self._network, self._random, partial(self.say, "operator"))
+        task = asyncio.create_task(operator.drain(process, replaced))
+        self._operators[task] = None
+        task.add_done_callback(self._drained)
+
+    def _drained(self, task: asyncio.Task[str]) -> None:
+        self._operators.pop(task, None)
+        if not task.cancelled() and (what := task.result()):
+            self._complain(what)
 
     def _scheduler_is_gone(self, process: SchedulerProcess) -> None:
         for one in self._processes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -13,7 +14,7 @@ from byteps_like.control.calls import wire
 from byteps_like.control.calls.session import Session
 from byteps_like.control.members.seats import JoinClaim
 from byteps_like.control.simulated.network import SimulatedNetwork, Uplink
-from byteps_like.control.types import Member, MemberRole, View, WatchEvent
+from byteps_like.control.types import EventKind, Member, MemberRole, View, WatchEvent
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.dtypes import DType
 from byteps_like.errors import BytePSLikeError, ShutdownError
@@ -31,6 +32,8 @@ class Sees(Protocol):
     """The job, which checks what its processes see."""
 
     finishing: bool
+    copies: int
+    """How many servers have each value that they keep; 0: they keep none."""
 
     def say(self, who: str, what: str) -> None:
         """For the trace."""
@@ -63,6 +66,8 @@ class SimulatedProcess(ABC):
         self.excused = False
         """It may be taken for dead: it could not come back in time."""
         self.last_reset = float("-inf")
+        self.is_drained = False
+        """It was asked to leave."""
         self.session: Session | None = None
         self.view: View | None = None
         self.newest = -1
@@ -74,6 +79,12 @@ class SimulatedProcess(ABC):
         """It runs until it ends, or dies."""
         self._task = asyncio.create_task(self._main())
         return self._task
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another one is to be started in its place."""
+        asked = self.session.dismissal if self.session is not None else None
+        return asked is None or asked.replace
 
     def kill(self) -> None:
         """It dies, and its kernel closes its connections."""
@@ -148,7 +159,7 @@ class SimulatedWorker(SimulatedProcess):
                 if session.view is None:
                     raise
             self.view = None
-            is_over = self.job.finishing and session.error is None
+            is_over = session.error is None and (self.job.finishing or session.dismissal is not None)
             follows = session.known_as
             await session.close(not is_over, _LEAVE)
             if is_over:
@@ -171,6 +182,8 @@ class SimulatedWorker(SimulatedProcess):
             return
         number = self._random.randrange(_NAMES)
         spec = TensorSpec(f"t{number}", DType.FLOAT32, (1000 * (number + 1),))
+        if number == 0 and self.job.copies:
+            spec = replace(spec, on_loss="finish", replicas=self.job.copies)
         request = pb.DeclareRequest(member_id=session.id, specs=[wire.spec_to_wire(spec)])
         reply: pb.DeclareReply = await session.call("Declare", request, _CALL)
         self.job.declares(self.view.number, wire.declared_from_wire(spec, reply.placements[0]))
@@ -186,9 +199,22 @@ class SimulatedWorker(SimulatedProcess):
 
 
 class SimulatedServer(SimulatedProcess):
-    """Serves one world after the other."""
+    """Serves one world after the other, until the job ends or it is to leave."""
 
     role = MemberRole.SERVER
+    _handing_over: asyncio.Task[None] | None = None
+
+    def _hear(self, event: WatchEvent) -> None:
+        super()._hear(event)
+        if event.kind is EventKind.DRAIN and event.hand_over and self._handing_over is None:
+            self._handing_over = asyncio.create_task(self._hand_over())
+
+    async def _hand_over(self) -> None:
+        """To other servers, which takes a while."""
+        self.job.say(self.name, "hands over what it keeps")
+        await asyncio.sleep(self._random.uniform(0.05, 2.0))
+        if self.session is not None and not self.is_dead:
+            await self.session.close(False, _LEAVE, handed_over=True)
 
     async def _run(self) -> None:
         session = self._new_session()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-FAULTS = ("reset", "stall", "long stall", "kill", "power off", "kill scheduler", "disk full", "kill server")
+FAULTS = ("reset", "stall", "long stall", "kill", "power off", "kill scheduler", "disk full", "kill server", "drain")
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class ControlPlan:
     faults: tuple[Fault, ...]
     seconds: float
     """When the workers are to end."""
+    copies: int = 0
+    """How many servers have each value that they keep; 0: they keep none."""
 
 
 def draw_plan(seed: int) -> ControlPlan:
@@ -41,7 +43,8 @@ def draw_plan(seed: int) -> ControlPlan:
         (_fault(random) for _ in range(random.choice([0, 1, 1, 2, 3, 5, 8]))), key=lambda fault: fault.at
     )  # fmt: skip
     last = max((fault.at + fault.seconds for fault in faults), default=0.0)
-    return ControlPlan(workers, servers, random.randint(1, 2), tuple(faults), last + random.uniform(30, 50))
+    least, seconds = random.randint(1, 2), last + random.uniform(30, 50)
+    return ControlPlan(workers, servers, least, tuple(faults), seconds, random.choice([0, 0, 1, 2]))
 
 
 def _fault(random: Random) -> Fault:

@@ -43,7 +43,10 @@ def test_seeds_try_everything_and_have_one_history_each():
 
 def test_a_barrier_that_is_asked_for_again_lets_nobody_go_from_the_next_one():
     """One worker hears late that a scheduler has ended, and asks another one for a barrier that is over."""
-    assert ControlJob(265).run() == []
+    faults = [("kill", 6, 4.38), ("long stall", 3, 8.15), ("reset", 1, 8.79), ("kill scheduler", 5, 9.68)]
+    faults += [("kill server", 4, 10.44), ("kill", 3, 11.4), ("kill", 0, 15.4), ("kill", 4, 19.95)]
+    plan = ControlPlan(5, 2, 2, tuple(Fault(at, what, who, 1.75) for what, who, at in faults), 65.3)
+    assert ControlJob(265, plan).run() == []
 
 
 @pytest.mark.parametrize("what", FAULTS)
@@ -53,6 +56,17 @@ def test_one_fault_after_the_other(what):
     assert job.run() == []
     assert job.schedulers == (4 if what == "kill scheduler" else job.schedulers)
     assert job.views >= (4 if what in ("kill", "kill server") else 1)
+
+
+@pytest.mark.parametrize("copies", [0, 1, 2])
+@pytest.mark.parametrize(("who", "name"), [(0, "server 1"), (3, "worker 4")])
+def test_who_is_asked_to_leave_leaves(copies, who, name):
+    job = ControlJob(2, ControlPlan(3, 2, 1, (Fault(5.0, "drain", who, 0.0),), 30.0, copies))
+    assert job.run() == []
+    said = [line.split(maxsplit=1)[1] for line in job.trace]
+    assert f"operator: {name} is drained: left" in said
+    assert (f"{name}: hands over what it keeps" in said) == (name == "server 1" and copies > 0)
+    assert ("worker 6: ends well" in said or "server 6: ends well" in said) == (who % 2 == 0), "replaced, or not"
 
 
 def test_shrinking_keeps_what_breaks_a_rule():
