@@ -29,6 +29,9 @@ def arguments() -> argparse.Namespace:
     known.add_argument("--epochs", type=int, default=5, help="over all pieces (default 5)")
     known.add_argument("--batch", type=int, default=64, help="pieces per step and rank (default 64)")
     known.add_argument("--delay", type=int, default=8, help="steps that a rank may be ahead (default 8)")
+    known.add_argument(
+        "--codec", default="", help='of gradients on their way to servers, such as "int8" (default none)'
+    )
     return known.parse_args()
 
 
@@ -71,7 +74,7 @@ def main() -> None:
     order = np.random.default_rng(0).permutation(len(texts))
     tested, rest = order[::5], np.delete(order, np.s_[::5])
     own = rest[bps.rank() :: bps.size()][: len(rest) // bps.size() // args.batch * args.batch]  # as many on all ranks
-    kv = bps.KV("words", delay=args.delay, update="adagrad:lr=0.1")
+    kv = bps.KV("words", delay=args.delay, update="adagrad:lr=0.1", codec=args.codec)
     for epoch in range(args.epochs):
         batches = np.random.default_rng(epoch).permutation(own).reshape(-1, args.batch)
         used = np.mean([step(kv, [texts[one] for one in batch], kinds[batch])[1] for batch in batches])

@@ -47,7 +47,7 @@ IN_ONE_JOB = {
     ),
     "hogwild.py": ("--epochs 2 --packages wsgiref asyncio", r"epoch 2: .* accuracy on other lines 9\d\.\d%"),
     "key_value.py": (
-        "--epochs 2",
+        "--epochs 2 --codec int8",
         r"epoch 2: [89]\d\.\d% of \d+ new pieces told right; a step took \d\.\d% of \d+ weights"
         r"[^~]*rank [01]: texts: \w+ [^~]*; at once: \w+ ",
     ),
