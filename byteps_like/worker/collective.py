@@ -182,7 +182,7 @@ class CollectiveWorker(Stands):
 
     def _place(self, lane: Group, root: int) -> int:
         """Of a rank in a lane of those who live."""
-        if root < lane.size and lane.size == self.size:
+        if self._sums is None:
             return root
         if root not in lane.ranks:
             raise PeerLostError(

@@ -368,10 +368,11 @@ class SurvivingSums:
 
     def _pass_on(self, group: Group, name: str, every: Sequence[tuple[int, int, int]]) -> None:
         newest = max(result for _, result, _ in every)
-        lacking = [rank for rank, (_, result, _) in enumerate(every) if result < newest]
+        # Who has begun none has cut the tensor anew, and has had all results before that.
+        lacking = [rank for rank, (begun, result, _) in enumerate(every) if begun and result < newest]
         if not lacking or newest == 0:
             return
-        if any(every[rank][0] != newest for rank in lacking):
+        if any(every[rank][0] != newest for rank in lacking) or not all(begun for begun, _, _ in every):
             raise CorruptError(f"reduction {newest} of {name} is done on some ranks, and has not begun on others")
         source = next(rank for rank, (_, result, _) in enumerate(every) if result == newest)
         kept = next(kept for kept in self._kept.values() if kept.name == name)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -152,40 +153,59 @@ def test_the_others_finish(transport, deaths):
         survive(100 * deaths + seed, deaths, transport=transport)
 
 
-def test_a_failure_that_the_scheduler_does_not_explain_is_raised_after_a_while():
+def when_rank_0_is_gone(body: Callable[[Rank], None]) -> None:
+    """After a reduction of all, and in another one, rank 0 goes without a word of the scheduler."""
     ranks = world()
-    for one in ranks:
-        one.sums._patience = 0.5
 
     def run(one: Rank) -> None:
         one.begin(0, 1).wait(60)
-        if one.number == 0:
-            time.sleep(0.1)
-            one.communicator.close()
+        if one.number != 0:
+            body(one)
             return
-        call = one.begin(1, 1)
-        with pytest.raises(PeerLostError, match="rank 0"):
-            call.wait(60)
-        assert call.done()
+        time.sleep(0.1)
+        one.communicator.close()
 
     in_threads([lambda one=one: run(one) for one in ranks])
     for one in ranks:
         one.communicator.close()
 
 
-def test_the_end_of_the_job_is_what_is_raised():
-    ranks = world()
+def test_a_failure_that_the_scheduler_does_not_explain_is_raised_after_a_while():
+    def body(one: Rank) -> None:
+        one.sums._patience = 0.5
+        call = one.begin(1, 1)
+        with pytest.raises(PeerLostError, match="rank 0"):
+            call.wait(60)
+        assert call.done()
 
-    def run(one: Rank) -> None:
-        one.begin(0, 1).wait(60)
-        if one.number == 0:
-            time.sleep(0.1)
-            one.communicator.close()
-            return
+    when_rank_0_is_gone(body)
+
+
+def test_the_end_of_the_job_is_what_is_raised():
+    def body(one: Rank) -> None:
         threading.Timer(0.3, one.sums.fail, (PeerLostError("worker 7 has died: too few are left"),)).start()
         with pytest.raises(PeerLostError, match="too few are left"):
             one.begin(1, 1).wait(60)
 
-    in_threads([lambda one=one: run(one) for one in ranks])
+    when_rank_0_is_gone(body)
+
+
+def test_a_rank_dies_while_some_have_cut_a_tensor_anew():
+    ranks = world()
+    in_threads([lambda one=one: one.begin(0, 0).wait(60) for one in ranks])
+
+    def cut_and_begin(one: Rank) -> Any:
+        one.parts[0] = Partition(0, 0, 8 * 9, 0, 0), np.zeros(9, np.int64)
+        return one.begin(1, 0)
+
+    early, *late, victim = ranks
+    calls = [cut_and_begin(early)]
+    victim.communicator.close()
+    for one in (early, *late):
+        one.hear(victim.number)
+    calls += [cut_and_begin(one) for one in late]
+    for one, call in zip((early, *late), calls, strict=True):
+        call.wait(60)
+        assert one.members(1, one.parts[0][1]) == set(range(RANKS)) - {victim.number}
     for one in ranks:
         one.communicator.close()
