@@ -44,7 +44,7 @@ from byteps_like.store.terms import StoreTerms, policy_for, terms_of
 from byteps_like.store.updates.plain import NoUpdate
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.store.upper.above import Above, check_below
-from byteps_like.store.upper.rows import ROWS, RowsExchange, RowsSite
+from byteps_like.store.upper.rows import END, ROWS, RowsExchange, RowsSite
 from byteps_like.store.upper.upper import Upper
 from byteps_like.store.versions import Found, Versions
 from byteps_like.wire.note import Note
@@ -222,8 +222,8 @@ class KV:
         values = values if hasattr(values, "shape") else np.asarray(values)
         shape = self._shape(split.ids, values)
         array = outgoing(values, self._dtype).reshape(shape)
-        if self.upper is not None and len(split.ids) and int(split.ids[-1]) == _END:
-            raise InvalidArgumentError(f"KV {self.name!r}: key {_END} is in no range, so no upper group can have it")
+        if self.upper is not None and len(split.ids) and int(split.ids[-1]) == END:
+            raise InvalidArgumentError(f"KV {self.name!r}: key {END} is in no range, so no upper group can have it")
         if self._filters.of_rows:
             ids, array = self._filters.outgoing(KeyedRows(split.ids, array))
             split = self._splits.of(ids)
@@ -400,8 +400,8 @@ class KV:
         row = 8 + self._width * self._dtype.itemsize
         most = max(_PIECE // len(self._table.shards.firsts) // row, 1)
         low = 0
-        while low < _END:
-            piece = self._calls.begin(partial(self._pull_range, low, _END, since, most, heard, None), ())
+        while low < END:
+            piece = self._calls.begin(partial(self._pull_range, low, END, since, most, heard, None), ())
             low = piece.end
             yield piece
 
@@ -567,8 +567,6 @@ class _Beside(KV):
         return replace(super()._tensor(), beside=self._other.name)
 
 
-_END = (1 << 64) - 1
-"""Of the greatest range."""
 _PIECE = 256 << 20
 """Bytes that are read at a time, where all rows are."""
 
