@@ -87,7 +87,9 @@ class RowContent final : public StoreContent {
   bool AddUpAll(const VersionCall& call) const;
   Status Update(const VersionCall& call, uint32_t slot, const std::byte* gradient);
   Status UpdateMerged(const VersionCall& call);
+  bool Has(const IdRange& range, uint64_t id, uint32_t slot) const;
   Found Find(const IdRange& range, size_t most) const;
+  Found First(IdRange range, size_t count) const;
   Result<RowAnswer> Taken(size_t bytes, size_t most) const;
 
   ShardMemory& memory_;
