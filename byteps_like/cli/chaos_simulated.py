@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
+from byteps_like.control.simulated.seeds import SeedRun, Simulation
 from byteps_like.errors import InvalidArgumentError
-
-_TWICE = 100
-"""Of so many seeds one runs twice: both histories must be the same."""
-
-
-@dataclass(frozen=True)
-class _Verdict:
-    seed: int
-    complaints: list[str]
-    events: int
-    seconds: float
 
 
 def simulate(seed: int | None, seeds: str, defect: str, shrink: bool, jobs: int | None, control: bool) -> bool:
@@ -64,43 +51,24 @@ def _show(seed: int, defect: str, shrink: bool) -> bool:
     return not job.complaints
 
 
-def _count(numbers: range, defect: str, threads: int) -> bool:
+def _count(seeds: range, defect: str, threads: int) -> bool:
     """Runs all of them and prints those that break a rule; whether there is none."""
-    began, done, events, seconds, broken = time.monotonic(), 0, 0, 0.0, 0
-    for verdict in _verdicts(numbers, defect, threads):
-        done += 1
-        events += verdict.events
-        seconds += verdict.seconds
-        broken += bool(verdict.complaints)
-        for complaint in verdict.complaints[:1]:
-            print(f"seed {verdict.seed}: {complaint}", flush=True)
-    took = time.monotonic() - began
-    print(f"{done} jobs, {broken} broken: {events} events, {seconds:.0f} s of simulated time in {took:.1f} s")
-    if broken:
-        print("replay one: byteps-like chaos --sim --seed SEED" + (f" --defect {defect}" if defect else ""))
-    return not broken
-
-
-def _verdicts(numbers: range, defect: str, threads: int) -> Iterator[_Verdict]:
-    """In the order of the seeds."""
-    parts: Iterable[range] = [numbers[first : first + _TWICE] for first in range(0, len(numbers), _TWICE)]
+    jobs = Simulation(
+        jobs="jobs",
+        figures="{} events, {:.0f} s of simulated time",
+        replay="byteps-like chaos --sim --seed SEED",
+        run=_run,
+    )
     with ThreadPoolExecutor(threads) as pool:
-        for verdicts in pool.map(lambda part: [_judge(seed, defect) for seed in part], parts):
-            yield from verdicts
+        return jobs.count(seeds, defect, pool)
 
 
-def _judge(seed: int, defect: str) -> _Verdict:
+def _run(seed: int, defect: str) -> SeedRun:
     from byteps_like._core import Sim
 
     job = Sim(seed, defect)
     job.run()
-    complaints = list(job.complaints)
-    if seed % _TWICE == 0:
-        again = Sim(seed, defect)
-        again.run()
-        if again.history != job.history:
-            complaints.append("it has another history each time")
-    return _Verdict(seed, complaints, job.events, job.seconds)
+    return SeedRun(list(job.complaints), job.history, (job.events, job.seconds))
 
 
 def _range(text: str) -> range:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count as numbers
 
 import pytest
 
@@ -10,7 +12,8 @@ from byteps_like.control.simulated.defects import DEFECTS
 from byteps_like.control.simulated.job import ControlJob
 from byteps_like.control.simulated.loop import StuckError, VirtualLoop
 from byteps_like.control.simulated.plan import FAULTS, ControlPlan, Fault, draw_plan
-from byteps_like.control.simulated.running import count, judge, list_defects, show
+from byteps_like.control.simulated.running import CONTROL_PLANES, count, list_defects, show
+from byteps_like.control.simulated.seeds import SeedRun, Simulation
 from byteps_like.control.simulated.shrinking import smallest
 from byteps_like.errors import InvalidArgumentError
 
@@ -22,12 +25,12 @@ FOUND_WITHIN = 100
 @pytest.mark.parametrize("seeds", [range(first, first + 25) for first in range(0, SEEDS, 25)], ids=str)
 def test_no_seed_breaks_a_rule(seeds):
     for seed in seeds:
-        assert judge(seed).complaints == [], f"seed {seed}"
+        assert CONTROL_PLANES.judge(seed).complaints == [], f"seed {seed}"
 
 
 @pytest.mark.parametrize("defect", [name for name in DEFECTS if name])
 def test_planted_defects_are_found(defect):
-    assert any(judge(seed, defect).complaints for seed in range(FOUND_WITHIN)), defect
+    assert any(CONTROL_PLANES.judge(seed, defect).complaints for seed in range(FOUND_WITHIN)), defect
 
 
 def test_seeds_try_everything_and_have_one_history_each():
@@ -102,4 +105,28 @@ def test_what_the_command_prints(capsys):
     list_defects()
     assert "forgets: " in capsys.readouterr().out
     with pytest.raises(InvalidArgumentError, match="nonsense is none of forgets"):
-        judge(0, "nonsense")
+        CONTROL_PLANES.judge(0, "nonsense")
+
+
+def test_seeds_are_counted_in_their_order(capsys):
+    def run(seed: int, defect: str) -> SeedRun:
+        return SeedRun([f"{defect} {seed}", "another"] if seed % 30 == 7 else [], seed, (seed, 0.25))
+
+    jobs = Simulation("jobs", "{} steps, {:.0f} s", "again SEED", run)
+    with ThreadPoolExecutor(3) as pool:
+        assert not jobs.count(range(100), "late", pool)
+        assert jobs.count(range(2), "", pool)
+    *broken, summary, replay, all_well = capsys.readouterr().out.splitlines()
+    assert broken == [f"seed {seed}: late {seed}" for seed in (7, 37, 67, 97)]
+    assert (
+        summary.startswith("100 jobs, 4 broken: 4950 steps, 25 s in ")
+        and replay == "replay one: again SEED --defect late"
+    )
+    assert all_well.startswith("2 jobs, 0 broken: 1 steps, 0 s in ")
+
+
+def test_a_seed_with_another_history_each_time_is_found():
+    histories = numbers()
+    jobs = Simulation("jobs", "", "", lambda seed, defect: SeedRun([], next(histories), ()))
+    assert jobs.judge(300).complaints == ["it has another history each time"]
+    assert jobs.judge(301).complaints == []
