@@ -22,7 +22,7 @@ from byteps_like.torch.job import runtime
 from byteps_like.wire.note import NOTE_BYTES
 from byteps_like.worker.local import LocalWorker
 from tests.contract.low_comm.local_training import backward, flat, model_of
-from tests.contract.low_comm.two_sites import EVERY, PHASES, RANKS, SITES, wait_for, world
+from tests.contract.low_comm.two_sites import EVERY, PHASES, RANKS, SITES, check_values, over_exchanges, wait_for, world
 from tests.contract.mixed_job import DEADLINE, native_worker
 
 SHAPE = (40, 257)
@@ -59,20 +59,10 @@ def simulated(merge: float, update: str, dtype: str) -> tuple[list[np.ndarray], 
     return sites, upper
 
 
-@pytest.mark.parametrize(
-    ("merge", "update", "dtype", "kind"),
-    [
-        (0.25, "add", "float32", native_worker),
-        (0.25, "nesterov:lr=0.5,momentum=0.9", "float64", native_worker),
-        (0.0, "add", "int64", native_worker),
-        (1.0, "add", "int64", native_worker),
-        (0.5, "sgd:lr=0.3", "float32", join),
-        (0.25, "lars:lr=0.5", "float64", native_worker),
-    ],
-)
+@over_exchanges((0.5, "sgd:lr=0.3", "float32", join), (0.25, "lars:lr=0.5", "float64", native_worker))
 def test_values_of_sites_meet(merge, update, dtype, kind):
     def body(site: int, worker: Any) -> Any:
-        upper = here.upper(site, merge=merge, update=update, combine="sum" if dtype == "int64" else "mean")
+        upper = here.exchanging(site, merge, update, dtype)
         first = drawn(0, dtype=dtype) if site == 0 else np.zeros(SHAPE, dtype)
         values = {"w": first, "none": np.zeros(0, dtype), "number": np.zeros((), dtype)}
         store = Store("s", values, combine="sum", upper=upper, worker=worker)
@@ -80,19 +70,15 @@ def test_values_of_sites_meet(merge, update, dtype, kind):
         sent = upper.stats()["payload_sent"] if worker.rank == 0 else 0
         here.turn.wait()
         for phase in range(PHASES):
-            for turn in range(SITES):
-                if turn == site:
-                    for step in range(phase * EVERY, (phase + 1) * EVERY):
-                        store.push("w", drawn(site, worker.rank, step, dtype=dtype)).wait(DEADLINE)
-                    if worker.rank == 0:
-                        wait_for(lambda wanted=phase + 1: store.upper.exchanges == wanted)
-                here.turn.wait()
+            with here.turn_of(site):
+                for step in range(phase * EVERY, (phase + 1) * EVERY):
+                    store.push("w", drawn(site, worker.rank, step, dtype=dtype)).wait(DEADLINE)
+                if worker.rank == 0:
+                    wait_for(lambda wanted=phase + 1: store.upper.exchanges == wanted)
         assert worker.rank or upper.stats()["payload_sent"] - sent == PHASES * (first.nbytes + NOTE_BYTES)
-        for turn in range(SITES):
-            if turn == site:
-                store.exchange_above()
-                values = pulled(store, dtype=dtype)
-            here.turn.wait()
+        with here.turn_of(site):
+            store.exchange_above()
+            values = pulled(store, dtype=dtype)
         above = None
         if worker.rank == 0:
             above = np.empty(SHAPE, dtype)
@@ -102,13 +88,7 @@ def test_values_of_sites_meet(merge, update, dtype, kind):
 
     with world(kind, partition_bytes=4096) as here:
         found = here.everybody(body)
-    sites, wanted = simulated(merge, update, dtype)
-    near = {"rtol": 1e-5, "atol": 1e-4} if dtype == "float32" else {"rtol": 1e-12, "atol": 1e-9}
-    for site, ranks in enumerate(found):
-        np.testing.assert_allclose(ranks[0][1], wanted, **near)
-        for value, _, error in ranks:
-            np.testing.assert_allclose(value, sites[site], **near)
-            assert error is None
+    check_values(found, *simulated(merge, update, dtype), dtype)
 
 
 def test_training_goes_on_without_the_upper_group():

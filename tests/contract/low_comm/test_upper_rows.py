@@ -17,8 +17,8 @@ from byteps_like.store.updates.registry import update_of
 from byteps_like.store.upper.upper import Upper
 from byteps_like.wire.note import NOTE_BYTES
 from byteps_like.worker.local import LocalWorker
-from tests.contract.low_comm.two_sites import EVERY, PHASES, RANKS, SITES, wait_for, world
-from tests.contract.mixed_job import DEADLINE, native_worker
+from tests.contract.low_comm.two_sites import EVERY, PHASES, RANKS, SITES, check_values, over_exchanges, wait_for, world
+from tests.contract.mixed_job import DEADLINE
 
 COUNT, WIDTH = 200, 3
 KEYS = KV.spread(np.arange(COUNT), COUNT)
@@ -81,55 +81,37 @@ class Simulated:
         return self
 
 
-@pytest.mark.parametrize(
-    ("merge", "update", "dtype", "kind"),
-    [
-        (0.25, "add", "float32", native_worker),
-        (0.25, "nesterov:lr=0.5,momentum=0.9", "float64", native_worker),
-        (0.0, "add", "int64", native_worker),
-        (1.0, "add", "int64", native_worker),
-        (0.5, "adam:lr=0.3", "float64", join),
-    ],
-)
+@over_exchanges((0.5, "adam:lr=0.3", "float64", join))
 def test_rows_of_sites_meet(merge, update, dtype, kind):
     wanted = Simulated(merge, update, dtype).run()
 
     def body(site: int, worker: Any) -> Any:
-        upper = here.upper(site, merge=merge, update=update, combine="sum" if dtype == "int64" else "mean")
+        upper = here.exchanging(site, merge, update, dtype)
         kv = KV("t", WIDTH, dtype, consistency="bsp", upper=upper, worker=worker)
         sent = upper.stats()["payload_sent"] if worker.rank == 0 else 0
         here.turn.wait()
         for phase in range(PHASES):
-            for turn in range(SITES):
-                if turn == site:
-                    for step in range(phase * EVERY, (phase + 1) * EVERY):
-                        places, rows = drawn(site, worker.rank, step, dtype=dtype)
-                        kv.push(KEYS[places], rows).wait(DEADLINE)
-                    if worker.rank == 0:
-                        wait_for(lambda wanted=phase + 1: kv.upper.exchanges == wanted)
-                here.turn.wait()
+            with here.turn_of(site):
+                for step in range(phase * EVERY, (phase + 1) * EVERY):
+                    places, rows = drawn(site, worker.rank, step, dtype=dtype)
+                    kv.push(KEYS[places], rows).wait(DEADLINE)
+                if worker.rank == 0:
+                    wait_for(lambda wanted=phase + 1: kv.upper.exchanges == wanted)
         if worker.rank == 0:
             shards = len(kv.upper.store._table.shards.firsts)
             each = PHASES * shards * (NOTE_BYTES + (16 if merge else 0))
             row = 8 + WIDTH * np.dtype(dtype).itemsize
             assert upper.stats()["payload_sent"] - sent == wanted.sent[site] * row + each
-        for turn in range(SITES):
-            if turn == site:
-                kv.exchange_above()
-                values = kv.pull(KEYS).value
-            here.turn.wait()
+        with here.turn_of(site):
+            kv.exchange_above()
+            values = kv.pull(KEYS).value
         above = kv.upper.store.pull(KEYS).value if worker.rank == 0 else None
         kv.finish()
         return values, above, kv.upper.error
 
     with world(kind) as here:
         found = here.everybody(body)
-    near = {"rtol": 1e-5, "atol": 1e-4} if dtype == "float32" else {"rtol": 1e-12, "atol": 1e-9}
-    for site, ranks in enumerate(found):
-        np.testing.assert_allclose(ranks[0][1], wanted.above, **near)
-        for value, _, error in ranks:
-            np.testing.assert_allclose(value, wanted.rows[site], **near)
-            assert error is None
+    check_values(found, wanted.rows, wanted.above, dtype)
 
 
 def test_rows_that_are_restored_are_no_change_for_the_upper_group(tmp_path):
