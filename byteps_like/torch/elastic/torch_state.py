@@ -17,7 +17,7 @@ from byteps_like.torch.elastic.cuts.content import CutContent, KeptOnServers, Le
 from byteps_like.torch.elastic.cuts.residuals import codec_state
 from byteps_like.torch.elastic.sampler import ElasticSampler
 from byteps_like.torch.elastic.state import ObjectState
-from byteps_like.torch.optimizer.broadcasts import broadcast_optimizer_state, broadcast_parameters
+from byteps_like.torch.elastic.synchronizing import synchronize_optimizer, synchronize_parameters
 from byteps_like.torch.reduction.feedback_state import MEMORY, with_residuals
 
 Value = TypeVar("Value")
@@ -91,8 +91,8 @@ class ModelStateHandler(StateHandler[torch.nn.Module]):
         self.value.load_state_dict(self._saved)
 
     def sync(self) -> None:
-        """See StateHandler."""
-        broadcast_parameters(self.value.state_dict(), root_rank=0)
+        """See StateHandler. Only tensors that differ from rank 0's on some rank are sent."""
+        synchronize_parameters(self.value.state_dict())
         self.save()
 
     def cut(self) -> HandlerCut:
@@ -126,9 +126,9 @@ class OptimizerStateHandler(StateHandler[torch.optim.Optimizer]):
         self.value.load_state_dict(deepcopy(self._saved))
 
     def sync(self) -> None:
-        """See StateHandler. What codecs of this rank have left out stays its own."""
+        """See StateHandler. Sends as for models. What codecs of this rank have left out stays its own."""
         own = self.value.state_dict().get(MEMORY) if MEMORY in self._saved else None
-        broadcast_optimizer_state(self.value, root_rank=0)
+        synchronize_optimizer(self.value)
         if own:
             self.value.load_state_dict(with_residuals(self.value.state_dict(), own))
         self.save()

@@ -35,6 +35,12 @@ def capacity(nbytes: int) -> int:
     return max(_SMALLEST, -(-nbytes // step) * step)
 
 
+def bytes_of(host: torch.Tensor) -> torch.Tensor:
+    """Its bytes, in its memory; `host` is contiguous and on the CPU."""
+    # Not by reshape: a tensor with at most one element is contiguous with any strides, and keeps them there.
+    return host.as_strided((host.numel(),), (1,)).view(torch.uint8)
+
+
 def chunks(flat: Sequence[torch.Tensor], limit: int = CHUNK_BYTES) -> Iterator[Chunk]:
     """Slices of the byte tensors `flat`, in order, in lists of `limit` bytes; the last may be shorter."""
     chunk: Chunk = []
@@ -65,7 +71,7 @@ def broadcast_packed(runtime: Runtime, tensors: Sequence[torch.Tensor], root: in
         runtime.joiner.check("broadcast", scope.ranks)
     with torch.no_grad(), runtime.bulk_lock:
         hosts = [tensor.detach().cpu().contiguous() for tensor in tensors]
-        flat = [host.reshape(-1).view(torch.uint8) for host in hosts if host.numel()]
+        flat = [bytes_of(host) for host in hosts if host.numel()]
         _stream(scope, flat, place, f"{PACKED}{runtime.generation}.")
         if scope.rank == place:
             return
@@ -85,7 +91,7 @@ def broadcast_buffers(runtime: Runtime, tensors: Sequence[torch.Tensor], root: i
     with torch.no_grad(), runtime.bulk_lock:
         present = torch.full((1,), scope.rank == root, dtype=torch.uint8, device="cpu")
         hosts = [tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for tensor in tensors]
-        flat = [host.reshape(-1).view(torch.uint8) for host in hosts if host.numel()]
+        flat = [bytes_of(host) for host in hosts if host.numel()]
         _stream(scope, [present, *flat], root, BUFFERS)
         if scope.rank != root and present.item():
             for tensor, host in zip(tensors, hosts, strict=True):

@@ -35,16 +35,25 @@ def broadcast_parameters(
     differ; it names the rank that differs from the root or from the others, and where. On the wire: the tensors' bytes
     up from the root and down to the others.
     """
-    runtime = _runtime.current()
     process_set = prefix if isinstance(prefix, ProcessSet) else process_set
+    if tensors := agreed_tensors(params, root_rank, process_set):
+        broadcast_packed(_runtime.current(), tensors, root_rank, process_set)
+
+
+def agreed_tensors(params: Parameters, root_rank: int, process_set: object = None) -> list[torch.Tensor]:
+    """Those to be overwritten, once all ranks are known to have them and the updates of this one are made. Blocks.
+
+    None in a world of one. Raises as `broadcast_parameters`.
+    """
+    runtime = _runtime.current()
     scope = runtime.scope(process_set)
     scope.root(root_rank)
     runtime.finish_updates()
     items = named_tensors(params)
     if scope.size == 1:
-        return
+        return []
     check_catalogue(items, root_rank, process_set)
-    broadcast_packed(runtime, [tensor for _, tensor in items], root_rank, process_set)
+    return [tensor for _, tensor in items]
 
 
 def named_tensors(params: Parameters) -> list[tuple[str, torch.Tensor]]:
@@ -109,17 +118,34 @@ def broadcast_optimizer_state(
 
     Raises MismatchError if the ranks name different roots.
     """
+    model = prefix if isinstance(prefix, torch.nn.Module) else model
+    if not prepare_optimizer(optimizer, root_rank, process_set, model=model):
+        return
+    runtime = _runtime.current()
+    state, tensors = announced(without_residuals(optimizer.state_dict()), root_rank, process_set)
+    broadcast_packed(runtime, tensors, root_rank, process_set)
+    if runtime.worker.rank != root_rank:
+        optimizer.load_state_dict(state)
+
+
+def prepare_optimizer(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    process_set: object = None,
+    *,
+    model: torch.nn.Module | None = None,
+) -> bool:
+    """Makes updates that are under way, and gradients of zeros where there is no state yet. Blocks.
+
+    Returns whether there are other ranks, with which its state can be shared.
+    """
     runtime = _runtime.current()
     scope = runtime.scope(process_set)
     scope.root(root_rank)
     runtime.finish_updates()
     if not optimizer.state:
-        _zero_missing_gradients(optimizer, prefix if isinstance(prefix, torch.nn.Module) else model)
-    if scope.size == 1:
-        return
-    state = _broadcast_tree(without_residuals(optimizer.state_dict()), root_rank, process_set)
-    if runtime.worker.rank != root_rank:
-        optimizer.load_state_dict(state)
+        _zero_missing_gradients(optimizer, model)
+    return scope.size > 1
 
 
 def _zero_missing_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
@@ -133,13 +159,12 @@ def _zero_missing_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Mo
             parameter.grad = zeros.to_sparse(1) if by_rows else zeros
 
 
-def _broadcast_tree(tree: Any, root: int, process_set: object) -> Any:
-    """The root's nest of containers, tensors and other values, on all ranks."""
-    runtime = _runtime.current()
-    is_root = runtime.worker.rank == root
+def announced(tree: Any, root: int, process_set: object = None) -> tuple[Any, list[torch.Tensor]]:
+    """The root's nest of containers, tensors and other values, on all ranks, and the tensors in it. Blocks.
+
+    On the root they are those of `tree`; on the others they are on the CPU, and have yet to be filled.
+    """
+    is_root = _runtime.current().worker.rank == root
     text, tensors = flatten(tree) if is_root else (b"", [])
     text = broadcast_bytes(text, root, process_set=process_set, what="broadcast_optimizer_state")
-    if not is_root:
-        tree, tensors = unflatten(text)
-    broadcast_packed(runtime, tensors, root, process_set)
-    return tree
+    return (tree, tensors) if is_root else unflatten(text)
