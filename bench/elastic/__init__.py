@@ -1,2 +1,2 @@
 """Elastic jobs: pictures of a death and of a join as recorded, what it costs to be ready for them, and what copies of
-values cost."""
+values and joining workers cost."""

@@ -192,6 +192,8 @@ class Communicator:
         """Says goodbye to the peers; operations in flight fail with ShutdownError. Idempotent."""
         self._core.close()
         self._notifier.close()
+        for name in list(self._groups):  # they know it, and nobody but it knows them
+            self._forget(name)
 
 
 _CONNECT_SECONDS = 5.0

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from byteps_like.config_values import parse
 from byteps_like.errors import BytePSLikeError
-from byteps_like.worker.api import MeetingPlace, Partition, Question
+from byteps_like.worker.api import MeetingPlace, Newcomer, Partition, Question
 from byteps_like.worker.standing import Standing
 
 INCARNATION_BYTES = 16
@@ -112,6 +112,7 @@ class EventKind(StrEnum):
     LOST = "lost"  # members have died or left, and the epoch goes on without them: `ranks`, `servers`
     JOINERS = "joiners"  # others wait to join, and there is room for them
     DRAIN = "drain"  # this member is to leave: a server now, a worker at its next commit
+    NEWCOMER = "newcomer"  # somebody would catch up with the workers before it joins: `newcomer`
 
 
 @dataclass(frozen=True)
@@ -153,3 +154,4 @@ class WatchEvent:
     """Another one may be started in place of who is to leave."""
     hand_over: bool = False
     """A server that is to leave does so once others have the values that it keeps."""
+    newcomer: Newcomer | None = None

@@ -135,7 +135,7 @@ def _distributed(
     optimizer: torch.optim.Optimizer, names: ParameterNames, choices: Choices, compression: object
 ) -> DistributedTwin:  # fmt: skip
     asked = choices.asked
-    if not _runtime.current().includes(asked.process_set):
+    if asked.process_set is not None and not _runtime.current().includes(asked.process_set):
         return twin_of(optimizer, OutsiderMixin, asked.process_set, names)
     if asked.op is Adasum:
         steps = StepReducer(names, check_compression(compression), asked.process_set)
@@ -156,7 +156,7 @@ def _terms(
     store: Mapping[str, Any],
     tune: str | os.PathLike[str] | None,
 ) -> StoredTerms | None:
-    config = _runtime.current().config
+    config = _runtime.settings()
     if consistency is None and config.enable_async:
         consistency, apply = "asp", "worker" if apply == "auto" else apply
     return stored_terms("bsp" if consistency is None else consistency, apply, periods, store, tune, config.tune)
@@ -202,19 +202,19 @@ def _rules(optimizer: object, compression: object, whole: bool, shares: bool) ->
 
     The setting is for the whole job, so it yields where gradients go to `shares` and its ways can't.
     """
-    runtime = _runtime.current()
+    config = _runtime.settings()
     by_setting = compression is None and not whole and not isinstance(optimizer, OnebitAdam)
     if isinstance(optimizer, OnebitAdam):
         compression = optimizer.way(compression)
     elif by_setting:
-        compression = runtime.config.compression
+        compression = config.compression
     plain = isinstance(optimizer, torch.optim.SGD | torch.optim.ASGD)
-    rules = rules_of(compression, plain=plain, min_bytes=runtime.config.min_compress_bytes)
-    return _for_shares(runtime, rules) if by_setting and shares else rules
+    rules = rules_of(compression, plain=plain, min_bytes=config.min_compress_bytes)
+    return _for_shares(rules) if by_setting and shares else rules
 
 
-def _for_shares(runtime: _runtime.Runtime, rules: Rules) -> Rules:
-    fitting = rules.for_shares()
+def _for_shares(rules: Rules) -> Rules:
+    runtime, fitting = _runtime.current(), rules.for_shares()
     if fitting.ways != rules.ways and not runtime.count("unfit for shares") and runtime.worker.rank == 0:
         logger.warning(
             "shard='optimizer': powersgd and rows of the setting compression=%r don't count, since neither factors nor"

@@ -219,6 +219,28 @@ class HearsOfChanges(Protocol):
         """That this worker is to leave, if it was asked to; `changes` has counted it."""
 
 
+@dataclass(frozen=True)
+class Newcomer:
+    """Somebody who would join an elastic job once it has what the workers have."""
+
+    number: int
+    """Ascending, in the order in which all workers hear of them."""
+    address: str
+    """How it is reached: what only workers read."""
+
+
+@runtime_checkable
+class MeetsNewcomers(Protocol):
+    """A worker of a job whose newcomers may catch up before they join."""
+
+    def newcomers(self) -> Sequence[Newcomer]:
+        """All that this rank has heard of in this world. Others hear of them a little earlier or later."""
+
+    def feed(self, number: int, feeders: str) -> None:
+        """Tells newcomer `number`, for all ranks, who sends it their state; "": nobody does. Blocks for a call to the
+        scheduler; raises as such calls do."""
+
+
 class MissesRanks(Protocol):
     """Who wants to know which ranks have died. Neither call may block."""
 

@@ -28,6 +28,8 @@ from byteps_like.worker.api import (
     Links,
     Meeting,
     Meets,
+    MeetsNewcomers,
+    Newcomer,
     Partition,
     Places,
     Scatter,
@@ -303,6 +305,15 @@ class CollectiveWorker(Stands):
     def dismissal(self) -> Dismissal | None:
         """See worker.api.HearsOfChanges."""
         return self._base.dismissal() if isinstance(self._base, HearsOfChanges) else None
+
+    def newcomers(self) -> Sequence[Newcomer]:
+        """See worker.api.MeetsNewcomers."""
+        return self._base.newcomers() if isinstance(self._base, MeetsNewcomers) else ()
+
+    def feed(self, number: int, feeders: str) -> None:
+        """See worker.api.MeetsNewcomers."""
+        if isinstance(self._base, MeetsNewcomers):
+            self._base.feed(number, feeders)
 
     def places(self) -> Places:
         """See worker.api.Placed."""

@@ -37,7 +37,7 @@ arguments.add_argument("--save-every", type=int, default=50, help="steps from on
 arguments.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
 arguments = arguments.parse_args()
 
-# All that takes long comes before init(): from then on the others wait for this process.
+# All that takes long comes before train(): from then on the others may wait for this process.
 torch.manual_seed(0)
 modules = sorted(Path(os.__file__).parent.glob("*.py"))
 text = torch.frombuffer(bytearray(b"".join(module.read_bytes() for module in modules)), dtype=torch.uint8) % CHARACTERS

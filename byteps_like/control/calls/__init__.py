@@ -2,5 +2,5 @@
 
 Members, launchers and simulated jobs import it; it imports the other rooms of control.
 
-Private: status.
+Private: newcomers, status.
 """

@@ -25,7 +25,7 @@ from byteps_like.control.types import Member, MemberRole, View, WatchEvent
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.errors import BytePSLikeError, ConfigError, DeadlineError, NotInitializedError, ShutdownError
 from byteps_like.timeline.orders import RecordingOrder
-from byteps_like.worker.api import Answer, Declared, Dismissal, Meeting, TensorSpec
+from byteps_like.worker.api import Answer, Declared, Dismissal, Meeting, Newcomer, TensorSpec
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +113,11 @@ class ControlClient:
         return self._session.dismissal if self._session is not None else None
 
     @property
+    def newcomers(self) -> Sequence[Newcomer]:
+        """Those who would catch up before they join, in the order in which all workers hear of them."""
+        return tuple(self._session.newcomers) if self._session is not None else ()
+
+    @property
     def error(self) -> BytePSLikeError | None:
         """Why the job failed, or None."""
         return self._session.error if self._session is not None else None
@@ -190,6 +195,12 @@ class ControlClient:
         request = pb.ReplanRequest(member_id=session.id, partition_bytes=partition_bytes, weights=weights, why=why)
         reply: pb.ReplanReply = self._loop.run(session.call("Replan", request, CALL_SECONDS))
         return int(reply.moved)
+
+    def feed(self, newcomer: int, feeders: str) -> None:
+        """Tells this newcomer who sends it what the workers have; "": nobody does."""
+        session = self._joined()
+        request = pb.FeedRequest(member_id=session.id, newcomer=newcomer, feeders=feeders)
+        self._loop.run(session.call("Feed", request, CALL_SECONDS))
 
     def barrier(self, name: str, timeout: float | None = None) -> None:
         """Blocks until every rank has called it with `name`. Raises DeadlineError naming who has not come.
@@ -334,6 +345,13 @@ def order_drain(config: Config, order: DrainOrder, timeout: float = 5.0) -> Drai
     return control_loop().run(_order_drain(config, order, timeout))
 
 
+def catch_up(config: Config, address: str, timeout: float) -> str:
+    """Who sends to `address` what the workers of the elastic job that runs have, as soon as they have begun; "": nobody
+    does. Raises RefusedError where there are no such workers, DeadlineError after `timeout` seconds, and then may be
+    called again, and as above."""
+    return control_loop().run(_catch_up(config, address, timeout))
+
+
 def decline(config: Config, error: Exception, timeout: float = 5.0) -> None:
     """This worker or server can't start: the workers, who would wait for it, are told why by the scheduler. Blocks up
     to `timeout` seconds; never raises what is wrong with the scheduler or the secret."""
@@ -358,6 +376,14 @@ async def _order_record(config: Config, order: RecordingOrder, timeout: float) -
     request = pb.RecordRequest(order=order.to_text())
     reply: pb.RecordReply = await one_call(config, load(config), "Record", request, timeout)
     return int(reply.members)
+
+
+async def _catch_up(config: Config, address: str, timeout: float) -> str:
+    from byteps_like.control.calls.ruler import one_call
+
+    request = pb.CatchUpRequest(address=address, timeout_s=timeout)
+    reply: pb.CatchUpReply = await one_call(config, load(config), "CatchUp", request, timeout + CALL_SECONDS)
+    return str(reply.feeders)
 
 
 async def _order_drain(config: Config, order: DrainOrder, timeout: float) -> DrainProgress:

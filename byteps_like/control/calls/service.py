@@ -15,6 +15,7 @@ from byteps_like.config_clock import FailureClock
 from byteps_like.control import bounds
 from byteps_like.control.calls import wire
 from byteps_like.control.calls.journal import Decisions, Journal, PastTable, RuleEndedError
+from byteps_like.control.calls.newcomers import Newcomers
 from byteps_like.control.calls.rpc import NotAnsweredError, Stream, Unary, Write
 from byteps_like.control.calls.status import status_to_wire
 from byteps_like.control.members.barriers import Barriers
@@ -83,6 +84,7 @@ class SchedulerService:
         self._servers_lost = 0
         self._declarations: Declarations | None = None
         self._meetings = Meetings()
+        self._newcomers = Newcomers(membership, self._after)
         self._partition_bytes = 0
         self._weights: list[float] = []
         self._moves: list[tuple[str, tuple[Move, ...]]] = []
@@ -110,6 +112,8 @@ class SchedulerService:
             "Names": self.names,
             "Record": self.record,
             "DrainMember": self.drain,
+            "CatchUp": self._newcomers.catch_up,
+            "Feed": self._newcomers.feed,
         }
         return {name: self._as_ruler(call) for name, call in calls.items()} | {"Watch": self.watch}
 
@@ -307,7 +311,10 @@ class SchedulerService:
     async def status(self, request: pb.StatusRequest) -> pb.StatusReply:
         """What is known of the job and its members."""
         del request
-        return status_to_wire(self.membership, self._loop.time(), time.monotonic() - self._started, self.strangers())
+        uptime = time.monotonic() - self._started
+        return status_to_wire(
+            self.membership, self._loop.time(), uptime, self.strangers(), newcomers=self._newcomers.count
+        )
 
     async def names(self, request: pb.NamesRequest) -> pb.NamesReply:
         """What users call these tensors."""
@@ -517,6 +524,7 @@ class SchedulerService:
         self.membership.gone.clear()
         self._leave_out_gone()
         self._fail_barriers()
+        self._newcomers.follow_world()
         if self.membership.state is JobState.ENDED:
             self._loop.call_later(_LINGER, self.ended.set)
         if self._timer_update is None:

@@ -26,7 +26,7 @@ from byteps_like.errors import BytePSLikeError, DeadlineError, PeerLostError, Re
 from byteps_like.timeline.clock import clock
 from byteps_like.timeline.orders import RecordingOrder, is_below
 from byteps_like.timeline.recorder import recorder
-from byteps_like.worker.api import Dismissal
+from byteps_like.worker.api import Dismissal, Newcomer
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,8 @@ class Session:
         """How often it was said that others wait to join, that some have died, or that this member is to leave."""
         self.dismissal: Dismissal | None = None
         """That this member was asked to leave."""
+        self.newcomers: list[Newcomer] = []
+        """Those who would catch up before they join."""
         self.waiting: tuple[Waiting, float] | None = None
         """What the rank waits for, and since when (of the control loop) it has said so."""
         self._config, self._secret, self._claim, self._on_event, self._stats = config, secret, claim, on_event, stats
@@ -317,6 +319,8 @@ class Session:
             self.changes += 1
         elif event.kind is EventKind.DRAIN:
             self._take_dismissal(event)
+        elif event.newcomer is not None:
+            self.newcomers.append(event.newcomer)
         elif event.kind is EventKind.RECORD:
             self._record(event.text)
             return

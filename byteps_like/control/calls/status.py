@@ -66,10 +66,19 @@ def _gone(epoch: Epoch) -> str:
     return "; ".join(texts)
 
 
+def _catching_up(newcomers: int) -> str:
+    """Those who will join."""
+    return f"{newcomers} newcomer{'s catch' if newcomers > 1 else ' catches'} up before joining" if newcomers else ""
+
+
 def status_to_wire(
-    membership: Membership, now: float, uptime: float, stats: Mapping[str, float] = MappingProxyType({})
+    membership: Membership,
+    now: float,
+    uptime: float,
+    stats: Mapping[str, float] = MappingProxyType({}),
+    newcomers: int = 0,
 ) -> pb.StatusReply:
-    """The whole state, for people and monitors."""
+    """The whole state, for people and monitors; so many `newcomers` catch up before they join."""
     epoch, forming = membership.epoch, membership.forming
     state, text = _STATES[membership.state], ""
     world_size, num_servers = forming.world_size()[0], forming.num_servers()[0]
@@ -81,7 +90,7 @@ def status_to_wire(
             state, text = pb.StatusReply.STATE_FAILED, f"{epoch.failure}; {text}"
     elif epoch is not None:
         world_size, num_servers = len(epoch.view.workers), len(epoch.view.servers)
-        text = _gone(epoch)
+        text = "; ".join(filter(None, [_gone(epoch), _catching_up(newcomers)]))
     reply = pb.StatusReply(
         job=membership.job,
         epoch=membership.number,

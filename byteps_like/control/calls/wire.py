@@ -14,7 +14,16 @@ from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.control.v1 import types_pb2 as types
 from byteps_like.dtypes import DType
 from byteps_like.errors import BytePSLikeError, InvalidArgumentError, from_code
-from byteps_like.worker.api import ON_LOSS, Declared, Meeting, MeetingPlace, Partition, Question, TensorSpec
+from byteps_like.worker.api import (
+    ON_LOSS,
+    Declared,
+    Meeting,
+    MeetingPlace,
+    Newcomer,
+    Partition,
+    Question,
+    TensorSpec,
+)
 
 _ROLES = {MemberRole.WORKER: types.Member.ROLE_WORKER, MemberRole.SERVER: types.Member.ROLE_SERVER}
 _ROLE_OF = {value: role for role, value in _ROLES.items()}
@@ -30,6 +39,7 @@ _KINDS = {
     EventKind.LOST: pb.Event.KIND_LOST,
     EventKind.JOINERS: pb.Event.KIND_JOINERS,
     EventKind.DRAIN: pb.Event.KIND_DRAIN,
+    EventKind.NEWCOMER: pb.Event.KIND_NEWCOMER,
 }
 _KIND_OF = {value: kind for kind, value in _KINDS.items()}
 _DRAINS = {
@@ -113,6 +123,8 @@ def to_watch(message: View | WatchEvent, ids: Sequence[str] = ()) -> pb.WatchMes
     if message.question is not None:
         asked = message.question
         event.question.CopyFrom(pb.Question(number=asked.number, places=_places_to_wire(asked.places)))
+    if message.newcomer is not None:
+        event.newcomer.CopyFrom(pb.Newcomer(number=message.newcomer.number, address=message.newcomer.address))
     return pb.WatchMessage(event=event)
 
 
@@ -123,11 +135,12 @@ def event_from_wire(message: pb.Event) -> WatchEvent:
     said, asked = message.disagreement, message.question
     found = Disagreement(_places_from_wire(said.places), said.text) if message.HasField("disagreement") else None
     question = Question(asked.number, _places_from_wire(asked.places)) if message.HasField("question") else None
+    new = Newcomer(message.newcomer.number, message.newcomer.address) if message.HasField("newcomer") else None
     kind = _KIND_OF.get(message.kind, EventKind.WARNING)
     ranks, servers = tuple(message.ranks), tuple(message.servers)
     return WatchEvent(
         kind, message.text, error, moves, found, question, ranks, servers, message.epoch,
-        replace=message.replace, hand_over=message.hand_over,
+        replace=message.replace, hand_over=message.hand_over, newcomer=new,
     )  # fmt: skip
 
 

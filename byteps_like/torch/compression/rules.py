@@ -117,9 +117,9 @@ def rules_of(compression: object, *, plain: bool = False, min_bytes: int = MIN_B
 
 def rules_for_averages(compression: object) -> Rules:
     """`rules_of`, for who averages gradients and doesn't know the optimizer; None: as the settings say."""
-    runtime = _runtime.current()
-    chosen = runtime.config.compression if compression is None else compression
-    return rules_of(chosen, min_bytes=runtime.config.min_compress_bytes)
+    config = _runtime.settings()
+    chosen = config.compression if compression is None else compression
+    return rules_of(chosen, min_bytes=config.min_compress_bytes)
 
 
 def way_of(compression: object) -> Compress:

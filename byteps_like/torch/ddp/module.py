@@ -94,6 +94,11 @@ class DistributedDataParallel(torch.nn.Module):
         if self._reducer.touched:
             self._reducer.synchronize()
 
+    @property
+    def is_reducing(self) -> bool:
+        """Whether gradients are on their way: from the first of a backward to the last."""
+        return self._reducer.active
+
     def compression_report(self) -> list[CodecReport]:
         """As DistributedOptimizer's."""
         return report(self._reducer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Callable
 
@@ -28,13 +27,22 @@ def rejoin(meanwhile: Callable[[], None]) -> None:
     with returning():
         suspend()
         meanwhile()
-        gc.collect()  # worlds before are in cycles, with threads, sockets, and buffers as large as the model
-        for attempt in range(_ATTEMPTS):
-            try:
-                init(config=config)
-                remember(steps)
-                return
-            except PeerLostError as error:
-                if error.peer == "scheduler" or attempt == _ATTEMPTS - 1:
-                    raise
-                logger.warning("the next world ended before it began: %s; joining another one", error)
+        _enter(lambda: init(config=config))
+        remember(steps)
+
+
+def enter() -> None:
+    """Joins a job that this process has only come to (job.runtime.Pending). Else as `rejoin`."""
+    with returning():
+        _enter(_runtime.current)
+
+
+def _enter(join: Callable[[], object]) -> None:
+    for attempt in range(_ATTEMPTS):
+        try:
+            join()
+            return
+        except PeerLostError as error:
+            if error.peer == "scheduler" or attempt == _ATTEMPTS - 1:
+                raise
+            logger.warning("the next world ended before it began: %s; joining another one", error)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
+from byteps_like.errors import NotInitializedError
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.after_steps import after_steps
 from byteps_like.torch.job.runtime import Runtime
@@ -98,8 +100,8 @@ def _step(runtime: Runtime, number: int) -> StepReport:
 
 
 def _end_step(_: torch.optim.Optimizer) -> None:
-    if _runtime.initialized():
-        _runtime.current().steps.end_step()
+    with suppress(NotInitializedError):
+        _runtime.installed().steps.end_step()
 
 
 after_steps(_end_step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -20,6 +20,8 @@ from byteps_like.errors import (
 )
 from byteps_like.torch.elastic.agreement import dismissal
 from byteps_like.torch.elastic.carrying import Carried, ValuesLostError, lost_with_world, reopened
+from byteps_like.torch.elastic.catching_up.arriving import come_in
+from byteps_like.torch.elastic.catching_up.feeding import feeding
 from byteps_like.torch.elastic.cuts.loading import load
 from byteps_like.torch.elastic.cuts.saver import Saver
 from byteps_like.torch.elastic.interrupts import DrainedExit, HostsUpdatedInterrupt
@@ -98,29 +100,42 @@ def run(
     @functools.wraps(train)
     @leaves_when_terminated()
     def going_on(state: State, *arguments: Any, **named: Any) -> Any:
-        resets, idle, skips_sync, is_new, carried = 0, 0, False, True, Carried()
+        come_in(state)
         if directory is not None:
             state.saver = Saver(directory, save_every, keep)
-        while True:
-            before = state.commits
-            try:
-                if not skips_sync:
-                    _begin(state, is_new, directory, carried)
-                _take_over(state, directory, carried)
-                is_new = False
-                result = train(state, *arguments, **named)
-                state.finish_cut()
-                return result
-            except (OperationError, HostsUpdatedInterrupt) as cause:
-                resets, idle = resets + 1, idle + 1 if state.commits == before else 0
-                is_over = idle >= _MOST_IDLE or (reset_limit is not None and resets > reset_limit)
-                is_over = is_over or isinstance(cause, ValuesLostError)
-                if is_over or isinstance(cause, _TO_STAY) or (is_new and isinstance(cause, _OF_FILES)):
-                    raise
-                skips_sync = isinstance(cause, HostsUpdatedInterrupt) and cause.skip_sync
-                carried = _go_on(state, cause)
+        with feeding(state):
+            return _run(train, state, arguments, named, directory, reset_limit)
 
     return going_on
+
+
+def _run(
+    train: Train[Any],
+    state: State,
+    arguments: Sequence[Any],
+    named: Mapping[str, Any],
+    directory: Path | None,
+    reset_limit: int | None,
+) -> Any:
+    resets, idle, skips_sync, is_new, carried = 0, 0, False, True, Carried()
+    while True:
+        before = state.commits
+        try:
+            if not skips_sync:
+                _begin(state, is_new, directory, carried)
+            _take_over(state, directory, carried)
+            is_new = False
+            result = train(state, *arguments, **named)
+            state.finish_cut()
+            return result
+        except (OperationError, HostsUpdatedInterrupt) as cause:
+            resets, idle = resets + 1, idle + 1 if state.commits == before else 0
+            is_over = idle >= _MOST_IDLE or (reset_limit is not None and resets > reset_limit)
+            is_over = is_over or isinstance(cause, ValuesLostError)
+            if is_over or isinstance(cause, _TO_STAY) or (is_new and isinstance(cause, _OF_FILES)):
+                raise
+            skips_sync = isinstance(cause, HostsUpdatedInterrupt) and cause.skip_sync
+            carried = _go_on(state, cause)
 
 
 def _begin(state: State, is_new: bool, directory: Path | None, carried: Carried) -> None:
@@ -153,6 +168,8 @@ def _go_on(state: State, cause: Exception) -> Carried:
         carried = Carried.from_world(kept, leaves=asked is not None) if interrupted else lost_with_world(kept, cause)
     except OperationError as error:
         interrupted, cause, carried = False, error, lost_with_world(kept, error)
+    if state.feeding is not None:
+        state.feeding.end(in_order=interrupted)
     if asked is not None:
         logger.info("rank %d leaves: %s", _runtime.rank(), asked.why)
         if state.saver is not None:

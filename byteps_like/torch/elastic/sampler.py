@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Sampler
 
+from byteps_like.errors import NotInitializedError
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.runtime import Runtime
 from byteps_like.torch.ops.objects import allgather_object, broadcast_object
@@ -228,4 +229,7 @@ class ElasticSampler(Sampler[int]):
 
 def _world() -> int:
     """A number for the world that the process is in; 0: of none."""
-    return _worlds.setdefault(_runtime.current(), len(_worlds) + 1) if _runtime.initialized() else 0
+    try:
+        return _worlds.setdefault(_runtime.installed(), len(_worlds) + 1)
+    except NotInitializedError:
+        return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from typing import Any
+from typing import Any, Protocol
 
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.elastic.agreement import changes, exchange
@@ -14,6 +14,20 @@ from byteps_like.torch.elastic.cuts.saver import Saver
 from byteps_like.torch.elastic.interrupts import HostsUpdatedInterrupt
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.ops.objects import broadcast_object
+
+
+class Feeds(Protocol):
+    """What has newcomers catch up (catching_up.feeding)."""
+
+    @property
+    def heard(self) -> int:
+        """The newest newcomer of whom this rank has heard; 0: of none."""
+
+    def begin(self, newest: int) -> None:
+        """At a commit: of all newcomers up to this one all ranks have heard. All ranks call it."""
+
+    def end(self, in_order: bool) -> None:
+        """This rank leaves the world: with all others at a commit, or after a failure."""
 
 
 class State:
@@ -30,6 +44,8 @@ class State:
         """How often all ranks have come to a commit together."""
         self.saver: Saver | None = None
         """Makes cuts of some commits: see `run` and `elastic.save`."""
+        self.feeding: Feeds | None = None
+        """Has newcomers catch up before they join: see `run`."""
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
         """These are called, in order, whenever the world has changed, before the state is synchronized."""
@@ -49,16 +65,18 @@ class State:
         """
         # All ranks have come here once the sum is there. So if one of them dies, each of the others restores this
         # commit or the one before, and they go on from that of rank 0, which knows what the others had done by then.
-        wanted, cut = self._meet(begins=self.saver)
+        wanted, cut, newcomer = self._meet(begins=self.saver)
         self.save()
         if cut and self.saver is not None:
             self.saver.begin(cut, self.cut())
         if wanted:
             raise HostsUpdatedInterrupt
+        if self.feeding is not None:
+            self.feeding.begin(newcomer)
 
     def check_host_updates(self) -> None:
         """`commit` without keeping anything."""
-        wanted, _ = self._meet()
+        wanted, _, _ = self._meet()
         if wanted:
             raise HostsUpdatedInterrupt
 
@@ -97,16 +115,18 @@ class State:
         """What servers keep of it, by name."""
         return {}
 
-    def _meet(self, begins: Saver | None = None) -> tuple[bool, int]:
-        """Whether others come or have gone, and the number of the cut that `begins` has to begin, or 0."""
+    def _meet(self, begins: Saver | None = None) -> tuple[bool, int, int]:
+        """Whether others come or have gone; the number of the cut that `begins` has to begin, or 0; and that of the
+        newest newcomer of whom all ranks have heard, or 0."""
         cut = begins.order() if begins is not None and self._get_rank() == 0 else 0
         writing, settled = (self.saver.writing, self.saver.settled) if self.saver is not None else (0, 0)
-        rows = exchange([changes(), cut, writing, settled, *self._progress()])
-        self._hear_progress([row[4:] for row in rows])
+        heard = self.feeding.heard if self.feeding is not None else 0
+        rows = exchange([changes(), cut, writing, settled, heard, *self._progress()])
+        self._hear_progress([row[5:] for row in rows])
         if self.saver is not None:
             self.saver.hear([row[2] for row in rows], rows[0][3])
         self.commits += 1
-        return any(row[0] for row in rows), rows[0][1]
+        return any(row[0] for row in rows), rows[0][1], min(row[4] for row in rows)
 
     def _progress(self) -> list[int]:
         """Numbers that rank 0 keeps of each rank."""

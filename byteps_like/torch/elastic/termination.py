@@ -96,7 +96,7 @@ def _leave() -> None:
 
 def _is_asked() -> bool:
     """False: a world is forming. Raises the scheduler's error where it can't leave."""
-    runtime = _runtime.current()
+    runtime = _runtime.installed()
     own = runtime.worker.standing
     # The job is to stay as large as it is.
     order = DrainOrder(MemberRole.WORKER, own.rank, replace=True, member=own.member)

@@ -288,6 +288,11 @@ class TorchState(ObjectState):
         values = {name: handler.value for name, handler in self._handlers.items()}
         return {name: value for name, value in values.items() if isinstance(value, KeptOnServers)}
 
+    @property
+    def handlers(self) -> Mapping[str, StateHandler[Any]]:
+        """What keeps models, optimizers and others that have one, by name."""
+        return self._handlers
+
     def _samplers(self) -> list[ElasticSampler]:
         return [handler.value for handler in self._handlers.values() if isinstance(handler, SamplerStateHandler)]
 

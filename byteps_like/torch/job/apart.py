@@ -17,11 +17,11 @@ def apart() -> Iterator[None]:
     Who joins a job that runs makes its optimizer while the others wait for it in `elastic.run`, or still make steps:
     they take no part in what the optimizer would agree on. As in any new world, it does so at its first step.
     """
-    runtime = _runtime.current()
-    if not runtime.config.elastic:
+    config = _runtime.settings()
+    if not config.elastic:
         yield
         return
-    alone = Runtime(LocalWorker(runtime.partition_bytes), runtime.partition_bytes, runtime.config)
+    alone = Runtime(LocalWorker(config.partition_bytes), config.partition_bytes, config)
     try:
         with _runtime.using(alone):
             yield

@@ -9,13 +9,18 @@ from typing import Any
 import torch.distributed as dist
 
 from byteps_like.config import Config
-from byteps_like.control.calls.client import decline
+from byteps_like.control.calls.client import decline, query_status
+from byteps_like.control.calls.returning import is_returning
 from byteps_like.control.hosts.address import own_host
-from byteps_like.errors import ConfigError
+from byteps_like.control.hosts.routes import host_id
+from byteps_like.control.types import MemberRole
+from byteps_like.errors import BytePSLikeError, ConfigError
 from byteps_like.worker import embedded
 from byteps_like.worker.meeting import MeetingSeat
+from byteps_like.worker.standing import Standing
 
 _WITHOUT_STORE = ("fake", "mpi")
+_ASK_SECONDS = 2.0
 
 
 def begin(settings: Mapping[str, Any]) -> tuple[Config, MeetingSeat | None]:
@@ -44,6 +49,23 @@ def at_group(config: Config, wanted: Mapping[str, Any]) -> tuple[Config, Meeting
     store = dist.distributed_c10d._get_default_store()
     found = replace(config, rank=rank, world_size=size)
     return found, MeetingSeat(store, rank, size, config.join_timeout, config.rendezvous_host or _host_at(found, store))
+
+
+def place_beside(config: Config) -> Standing | None:
+    """Where this process would stand beside the workers of an elastic job, if their world runs; None: there are none,
+    or it comes back to them."""
+    if not config.elastic or not config.scheduler or is_returning():
+        return None
+    try:
+        status = query_status(config, _ASK_SECONDS)
+    except BytePSLikeError:
+        return None  # it will be told what is wrong when it joins
+    workers = [one.member for one in status.members if one.member.role is MemberRole.WORKER and one.state == "running"]
+    if status.state != "running" or not workers:
+        return None
+    near = sum(member.host_id == host_id() for member in workers)
+    beside = Standing(len(workers), (*(member.number for member in workers), 0), near, near + 1)
+    return beside.as_told(config.local_rank, config.local_size)
 
 
 def _host_at(config: Config, store: Any) -> str:

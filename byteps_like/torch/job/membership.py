@@ -9,10 +9,10 @@ from typing import Any
 from byteps_like.config import Config
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.job import runtime as _runtime
-from byteps_like.torch.job.beginning import at_group, begin
+from byteps_like.torch.job.beginning import at_group, begin, place_beside
 from byteps_like.torch.job.pacing import pace
 from byteps_like.torch.job.process_sets import prepared, register
-from byteps_like.torch.job.runtime import Runtime
+from byteps_like.torch.job.runtime import Pending, Runtime
 from byteps_like.torch.job.tracing import follow_recorder
 from byteps_like.worker.api import Worker
 from byteps_like.worker.local import LocalWorker
@@ -30,6 +30,9 @@ def init(
     default process group, which then gives rank and size, or at MASTER_ADDR and MASTER_PORT like torch's `env://`.
     Blocks until all members have joined. A second call without `shutdown()` in between does nothing.
 
+    To an elastic job whose world runs already it only comes: it joins with its first operation, or in `elastic.run`,
+    which blocks instead. Until then `rank()` and `size()` are those that it would have now.
+
     `process_sets`, as in Horovod, lists initial ProcessSets or lists of ranks. `lazy` is accepted for BytePS and
     ignored. Horovod's `comm`, the argument in the same position, must mean all ranks: None or an empty list.
 
@@ -42,17 +45,32 @@ def init(
     with _lock:
         if not _runtime.initialized():
             found, seat = begin(settings) if config is None else at_group(config, vars(config))
-            runtime = Runtime(_connect(found, seat), found.partition_bytes, found)
-            pace(runtime)
-            serve(runtime)
-            _runtime.install(runtime)
-            follow_recorder()
-            # Registered last, so run first: what a worker needs to leave in order (gRPC) has exit handlers too.
-            atexit.unregister(shutdown)
-            atexit.register(shutdown)
+            standing = place_beside(found)
+            if standing is None:
+                _enter(found, seat)
+            else:
+                _runtime.postpone(Pending(found, standing, _join_pending))
     for item in sets:
         if not _runtime.current().has_scope(item.process_set_id or -1, item.ranks):
             register(_runtime.current(), item)
+
+
+def _enter(config: Config, seat: MeetingSeat | None = None) -> None:
+    runtime = Runtime(_connect(config, seat), config.partition_bytes, config)
+    pace(runtime)
+    serve(runtime)
+    _runtime.install(runtime)
+    follow_recorder()
+    # Registered last, so run first: what a worker needs to leave in order (gRPC) has exit handlers too.
+    atexit.unregister(shutdown)
+    atexit.register(shutdown)
+
+
+def _join_pending() -> None:
+    with _lock:
+        pending = _runtime.pending()
+        if pending is not None:
+            _enter(pending.config)
 
 
 def _connect(config: Config, seat: MeetingSeat | None) -> Worker:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
@@ -346,22 +347,51 @@ def _barrier_of(scope: Scope, generation: int) -> str:
     return f"{scope.prefix}barrier~{generation}"
 
 
+@dataclass(frozen=True)
+class Pending:
+    """Of a process that has come to an elastic job while a world runs: it joins with its first operation."""
+
+    config: Config
+    standing: Standing
+    """Where it would stand if it joined now."""
+    join: Callable[[], None]
+    """Blocks until a world has formed with it, whose runtime is installed then."""
+
+
 _process: Runtime | None = None
+_pending: Pending | None = None
 _suspended: Standing | None = None
 _bound: ContextVar[Runtime | None] = ContextVar("byteps_like_runtime", default=None)
 
 
 def current() -> Runtime:
-    """The runtime of this thread (see `bound`), else of the process. Raises NotInitializedError without one."""
+    """The runtime of this thread (see `bound`), else of the process. Raises NotInitializedError without one, and blocks
+    where the process has yet to join (see Pending)."""
+    if _pending is not None and _bound.get() is None:
+        _pending.join()
+    return installed()
+
+
+def installed() -> Runtime:
+    """The same, of a world that this process is in already. Raises NotInitializedError without one."""
     runtime = _bound.get() or _process
     if runtime is None:
         raise NotInitializedError("byteps_like.torch is not initialized; call init() first")
     return runtime
 
 
+def settings() -> Config:
+    """Those of the job; never blocks. Raises NotInitializedError."""
+    return _pending.config if _pending is not None and _bound.get() is None else installed().config
+
+
+def pending() -> Pending | None:
+    """That this process has yet to join its job, if it has."""
+    return _pending
+
+
 def _worker() -> Worker | None:
-    runtime = _bound.get() or _process
-    return None if runtime is None else runtime.worker
+    return current().worker if initialized() else None
 
 
 def _join_beside(config: Config) -> Worker:
@@ -397,22 +427,31 @@ def using(runtime: Runtime) -> Iterator[None]:
 
 def install(runtime: Runtime | None, suspended: Standing | None = None) -> Runtime | None:
     """Makes `runtime` that of the process; returns the one before. `suspended`: what to say while there is none."""
-    global _process, _suspended
-    before, _process, _suspended = _process, runtime, suspended
+    global _process, _suspended, _pending
+    before, _process, _suspended, _pending = _process, runtime, suspended, None
     return before
+
+
+def postpone(to_join: Pending) -> None:
+    """The process has a runtime once it has joined."""
+    global _pending
+    install(None)
+    _pending = to_join
 
 
 def initialized() -> bool:
     """Returns whether `init()` has been called without a later `shutdown()`."""
-    return (_bound.get() or _process) is not None
+    return (_bound.get() or _process or _pending) is not None
 
 
 def standing() -> Standing:
     """Where the worker stands, or stood, between suspend() and resume(). Raises NotInitializedError."""
     runtime = _bound.get() or _process
+    if runtime is None and _pending is not None:
+        return _pending.standing
     if runtime is None and _suspended is not None:
         return _suspended
-    found: Standing = current().worker.standing
+    found: Standing = installed().worker.standing
     return found
 
 

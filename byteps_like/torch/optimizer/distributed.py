@@ -153,6 +153,11 @@ class DistributedOptimizerMixin(DistributedTwin):
         self._distribution.reducer.passes_per_step = passes
 
     @property
+    def is_reducing(self) -> bool:
+        """Whether gradients are on their way: from the first of a backward to `synchronize()`, or `step()`."""
+        return self._distribution.reducer.active
+
+    @property
     def route(self) -> str:
         """Which way gradients go: "server", "allreduce" or, in a world of one, "none"."""
         return self._distribution.reducer.route.name

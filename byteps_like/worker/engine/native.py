@@ -36,6 +36,7 @@ from byteps_like.worker.api import (
     Links,
     Meeting,
     MissesRanks,
+    Newcomer,
     OnGpu,
     Partition,
     Places,
@@ -525,6 +526,14 @@ class NativeWorker(Stands):
     def dismissal(self) -> Dismissal | None:
         """See worker.api.HearsOfChanges."""
         return self._client.dismissal
+
+    def newcomers(self) -> Sequence[Newcomer]:
+        """See worker.api.MeetsNewcomers."""
+        return self._client.newcomers
+
+    def feed(self, number: int, feeders: str) -> None:
+        """See worker.api.MeetsNewcomers."""
+        self._client.feed(number, feeders)
 
     def _on_control_event(self, event: WatchEvent) -> None:
         if event.kind is EventKind.LOST:

@@ -97,6 +97,7 @@ FAILS = """
 import time
 import byteps_like.torch as bps
 bps.init()
+bps.barrier()  # who takes a place joins with that
 time.sleep(2 * bps.rank())
 raise ValueError("a mistake of the script")
 """

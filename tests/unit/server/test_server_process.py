@@ -159,7 +159,7 @@ def test_epoch_after_epoch_until_the_job_ends(rig: Rig) -> None:
 
 def test_what_one_epoch_has_failed_with_does_not_fail_the_next(rig: Rig) -> None:
     """The store says late what it has failed with."""
-    thread, _ = run(rig.server())
+    run(rig.server())
     client, _ = rig.worker()
     store = rig.stores[0]
     client.report(StalledError("rank 0 waits for ever"), 1)
@@ -174,7 +174,6 @@ def test_what_one_epoch_has_failed_with_does_not_fail_the_next(rig: Rig) -> None
     assert "something else" in store.failures[1]
     until(lambda: isinstance(client.error, MismatchError))
     client.leave()
-    thread.join(20)
 
 
 def test_a_server_that_is_to_leave_does_so_once_others_have_what_it_keeps(elastic_rig: Rig) -> None:

@@ -204,7 +204,7 @@ def test_a_run_gives_up_after_so_many_changes(rejoined: list[int]) -> None:
 def test_a_rank_that_has_not_heard_of_joiners_is_interrupted_too(monkeypatch: pytest.MonkeyPatch) -> None:
     state = bps.elastic.ObjectState(step=0)
     state.step = 4
-    monkeypatch.setattr(states, "exchange", lambda own: [list(own), [1]])
+    monkeypatch.setattr(states, "exchange", lambda own: [list(own), [1, *own[1:]]])
     with pytest.raises(bps.HostsUpdatedInterrupt):
         state.check_host_updates()
     state.restore()

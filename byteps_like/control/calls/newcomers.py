@@ -1,0 +1,113 @@
+"""Processes that would catch up with the workers of an elastic job before they join. Lives on its service's loop.
+
+They are no members. The scheduler only lets each know the other: workers hear of the newcomer's address, and the
+newcomer of theirs, when they have begun to send, at a commit. It keeps nothing: where another one takes its place, a
+newcomer asks that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from byteps_like.control import bounds
+from byteps_like.control.members.membership import Membership
+from byteps_like.control.members.past import JobState
+from byteps_like.control.members.seats import Notice
+from byteps_like.control.types import EventKind, WatchEvent
+from byteps_like.control.v1 import scheduler_pb2 as pb
+from byteps_like.errors import BytePSLikeError, DeadlineError, RefusedError
+from byteps_like.worker.api import Newcomer
+
+_ENDED = "the world that was caught up with has ended: join, or ask again"
+
+
+@dataclass
+class _Asking:
+    newcomer: Newcomer
+    answer: asyncio.Future[str]
+    """Who feeds it."""
+    waits: int = 0
+    """Calls that wait for it."""
+
+
+class Newcomers:
+    """Those who ask, in the world that runs."""
+
+    def __init__(self, membership: Membership, send: Callable[[], None]) -> None:
+        """`send`: has what is in the membership's outbox go out."""
+        self._membership, self._send = membership, send
+        self._asking: dict[str, _Asking] = {}
+        """By address."""
+        self._world = 0
+
+    @property
+    def count(self) -> int:
+        """How many ask, or are being fed, in this world."""
+        return len(self._asking)
+
+    async def catch_up(self, request: pb.CatchUpRequest) -> pb.CatchUpReply:
+        """Answers when the workers have begun to send. Raises RefusedError where there is nobody to catch up with,
+        DeadlineError."""
+        address = bounds.short("address", request.address, bounds.LARGEST_JOIN)
+        timeout = bounds.finite("timeout_s", request.timeout_s)
+        self.follow_world()
+        asking = self._asking.get(address) or self._welcome(address)
+        asking.waits += 1
+        try:
+            async with asyncio.timeout(timeout):
+                return pb.CatchUpReply(feeders=await asyncio.shield(asking.answer))
+        except BytePSLikeError:  # a DeadlineError is a TimeoutError, too
+            raise
+        except TimeoutError:
+            text = f"no commit of the workers came within {timeout:.1f} s"
+            raise DeadlineError(text, operation="catch up", elapsed=timeout) from None
+        finally:
+            asking.waits -= 1
+
+    async def feed(self, request: pb.FeedRequest) -> pb.FeedReply:
+        """A worker says who sends. Raises RefusedError for anybody else, and the failure of its epoch."""
+        if not self._membership.running(request.member_id).is_worker:
+            raise RefusedError("only workers feed newcomers", operation="catch up")
+        self.follow_world()
+        feeders = bounds.short("feeders", request.feeders, bounds.LARGEST_JOIN)
+        for asking in self._asking.values():
+            if asking.newcomer.number == request.newcomer and not asking.answer.done():
+                asking.answer.set_result(feeders)
+        return pb.FeedReply()
+
+    def follow_world(self) -> None:
+        """Whoever waits for the workers of a world that runs no more hears so."""
+        running = self._membership.number if self._membership.state is JobState.RUNNING else 0
+        if running == self._world:
+            return
+        self._world = running
+        for asking in self._asking.values():
+            if not asking.answer.done() and asking.waits:
+                asking.answer.set_exception(RefusedError(_ENDED, operation="catch up"))
+        self._asking.clear()
+
+    def _welcome(self, address: str) -> _Asking:
+        self._check_place()
+        # As of members, whose count the next scheduler takes up: for the workers a number that they know is fed.
+        self._membership.last_member += 1
+        newcomer = Newcomer(self._membership.last_member, address)
+        asking = self._asking[address] = _Asking(newcomer, asyncio.get_running_loop().create_future())
+        epoch = self._membership.epoch
+        to = [seat.id for seat in epoch.present() if seat.is_worker] if epoch is not None else []
+        text = f"newcomer {newcomer.number} would catch up with the workers"
+        self._membership.outbox.append(Notice(tuple(to), WatchEvent(EventKind.NEWCOMER, text, newcomer=newcomer)))
+        self._send()
+        return asking
+
+    def _check_place(self) -> None:
+        """Raises RefusedError unless a world runs, in which its workers send their state, and the next has room."""
+        epoch, forming = self._membership.epoch, self._membership.forming
+        succession = forming.succession()
+        if not self._world or epoch is None:
+            raise RefusedError("no world runs that could be caught up with", operation="catch up")
+        if succession is None or not all(seat.member.native for seat in epoch.workers()):
+            raise RefusedError("the workers of this job feed no newcomers", operation="catch up")
+        if epoch.staying + len(forming.workers) + self.count >= succession.limits.most:
+            raise RefusedError("the next world has no room for more workers", operation="catch up")

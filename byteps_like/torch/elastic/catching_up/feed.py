@@ -1,0 +1,151 @@
+"""What this rank sends one newcomer: a thread that takes records from a queue, and gives way to gradients."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from byteps_like.collectives.api import Group
+from byteps_like.errors import BytePSLikeError, CapacityError, ShutdownError
+from byteps_like.torch.elastic.catching_up.messages import (
+    CHUNK_BYTES,
+    RecordHead,
+    as_bytes,
+    behind_packed,
+    chunks,
+    sent,
+)
+from byteps_like.torch.elastic.catching_up.stripes import Bytes, Stripe
+from byteps_like.torch.job.trees import flatten
+
+logger = logging.getLogger(__name__)
+
+_LEAST_RATE = 8e6
+"""Bytes per second that are sent beside gradients, however long these fill the links."""
+_LOOK_SECONDS = 0.0005
+_LEAST_ROOM = 64 << 20
+"""Bytes of steps that may wait, at least; else as many as the state has."""
+
+
+@dataclass(frozen=True)
+class _Queued:
+    text: bytes
+    stripe: Stripe
+
+
+class Feed:
+    """To the last rank of `group`, whose other ranks send the other stripes. Its calls never block but `finish`."""
+
+    def __init__(self, communicator: Any, group: Group, is_busy: Callable[[], bool], name: str) -> None:
+        """`communicator` is closed with it. `is_busy`: whether gradients are on their way."""
+        self._communicator, self._group, self._is_busy = communicator, group, is_busy
+        self._place = group.rank, group.size - 1
+        self.name = name
+        self.error: Exception | None = None
+        """Why nothing is sent any more."""
+        self._queue: deque[_Queued] = deque()
+        self._waiting_bytes, self._room = 0, _LEAST_ROOM
+        self._hurries = self._ends = self._has_state = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="byteps_like-feed", daemon=True)
+        self._thread.start()
+
+    def begin(self, state: Any) -> None:
+        """With what a commit has kept, a tree whose tensors nobody changes."""
+        text, tensors = flatten(state)
+        stripe = Stripe(tensors, *self._place)
+        self._room = max(stripe.nbytes, _LEAST_ROOM)
+        self._put(_Queued(text, stripe), 0)
+
+    def put(self, step: Any) -> None:
+        """The next step: a tree whose tensors may change afterwards."""
+        text, tensors = flatten(step)
+        own = Stripe(tensors, *self._place)
+        held = Stripe([torch.from_numpy(own.read(0, own.nbytes))], 0, 1)
+        if self._waiting_bytes > self._room:
+            self.give_up(CapacityError("it takes in steps more slowly than they are made", operation="catch up"))
+        self._put(_Queued(text, held), held.nbytes)
+
+    def finish(self, seconds: float) -> None:
+        """Who has the state gets all steps that wait, as fast as they can be sent. Blocks until then, or for so many
+        seconds."""
+        with self._changed:
+            self._ends = self._hurries = True
+            self._changed.notify_all()
+            finishes = self._has_state
+        if finishes:
+            self._thread.join(seconds)
+        self.close()
+
+    def give_up(self, error: Exception) -> None:
+        """The newcomer joins without it. Idempotent."""
+        if self._fail(error):
+            logger.warning("%s does not catch up: %s", self.name, error)
+
+    def close(self) -> None:
+        """Ends it, whatever waits. Idempotent."""
+        self._fail(ShutdownError("the world has ended", operation="catch up"))
+        self._communicator.close()
+
+    def _fail(self, error: Exception) -> bool:
+        """Whether it was well until then."""
+        with self._changed:
+            was_well, self.error = self.error is None, self.error or error
+            self._queue.clear()
+            self._changed.notify_all()
+        return was_well
+
+    def _put(self, item: _Queued, nbytes: int) -> None:
+        with self._changed:
+            if self.error is None and not self._ends:
+                self._queue.append(item)
+                self._waiting_bytes += nbytes
+                self._changed.notify_all()
+
+    def _run(self) -> None:
+        try:
+            number = 0
+            while (item := self._next()) is not None:
+                self._send_record(number, item)
+                number += 1
+            if self.error is None:
+                self._send(RecordHead(-1, number, 0).packed())
+        except BytePSLikeError as error:
+            self.give_up(error)
+        if self.error is not None:
+            self._communicator.close()
+
+    def _next(self) -> _Queued | None:
+        """Stays in the queue until it is sent, so that it counts; None: there will be none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._ends or self.error is not None)
+            return self._queue[0] if self._queue else None
+
+    def _send_record(self, number: int, item: _Queued) -> None:
+        self._send(RecordHead(number, len(item.text), item.stripe.nbytes).packed())
+        self._send(as_bytes(item.text))
+        for offset, nbytes in chunks(item.stripe.nbytes):
+            self._give_way()
+            self._send(item.stripe.read(offset, nbytes))
+        with self._changed:
+            if self._queue and self._queue[0] is item:
+                self._queue.popleft()
+                self._waiting_bytes -= item.stripe.nbytes if number else 0
+            self._has_state, behind = True, len(self._queue)
+        self._send(behind_packed(behind))
+
+    def _send(self, data: Bytes) -> None:
+        sent(self._group, data, self._group.size - 1).wait()
+
+    def _give_way(self) -> None:
+        """To gradients, for as long as a chunk may take at least."""
+        end = time.monotonic() + CHUNK_BYTES / _LEAST_RATE
+        while not self._hurries and self._is_busy() and time.monotonic() < end:
+            time.sleep(_LOOK_SECONDS)

@@ -1,0 +1,131 @@
+"""The workers' side: at which commit they begin to feed a newcomer, and until when."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from torch.utils.hooks import RemovableHandle
+
+from byteps_like.errors import BytePSLikeError, InvalidArgumentError
+from byteps_like.torch.elastic.catching_up.feed import Feed
+from byteps_like.torch.elastic.catching_up.followed import followed, is_reducing, kept, optimizers
+from byteps_like.torch.elastic.catching_up.messages import (
+    MOST_FEEDERS,
+    FeedingWorld,
+    address_of,
+    addresses,
+    listening,
+)
+from byteps_like.torch.elastic.catching_up.steps import Record, before_steps
+from byteps_like.torch.elastic.state import State
+from byteps_like.torch.job import runtime as _runtime
+from byteps_like.torch.ops.objects import allgather_object
+from byteps_like.worker.api import MeetsNewcomers, Newcomer
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE = 3.0
+"""Failure timeouts for which the end of a world waits until what a newcomer lacks is sent."""
+
+
+@contextmanager
+def feeding(state: State) -> Iterator[None]:
+    """While the block trains `state`, newcomers catch up with it."""
+    own = Feeding(state)
+    state.feeding = own
+    try:
+        yield
+    finally:
+        state.feeding = None
+        own.close()
+
+
+class Feeding:
+    """Of one state, in one world after the other."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._feeds: list[Feed] = []
+        self._begun = 0
+        self._hooks: list[RemovableHandle] = []
+
+    @property
+    def heard(self) -> int:
+        """See state.Feeds."""
+        newcomers = self._newcomers()
+        return newcomers[-1].number if newcomers else 0
+
+    def begin(self, newest: int) -> None:
+        """See state.Feeds. Newcomers are fed by the first ranks, from what this commit has kept on."""
+        due = [one for one in self._newcomers() if self._begun < one.number <= newest]
+        self._begun = max(self._begun, newest)
+        for newcomer in due:
+            self._welcome(newcomer)
+
+    def end(self, in_order: bool) -> None:
+        """See state.Feeds. Those who follow are about to join the next world: after a commit they get all that they
+        lack, for which this rank waits a while."""
+        if in_order:
+            seconds = _PATIENCE * _runtime.settings().failure_timeout
+            for feed in self._feeds:
+                feed.finish(seconds)
+        self.close()
+
+    def close(self) -> None:
+        """Newcomers get no more: they join without. Idempotent."""
+        for feed in self._feeds:
+            feed.close()
+        for hook in self._hooks:
+            hook.remove()
+        self._feeds, self._hooks, self._begun = [], [], 0
+
+    def _newcomers(self) -> tuple[Newcomer, ...]:
+        worker = _runtime.installed().worker
+        return tuple(worker.newcomers()) if isinstance(worker, MeetsNewcomers) else ()
+
+    def _welcome(self, newcomer: Newcomer) -> None:
+        """All ranks are here, at the same commit."""
+        rank, name = _runtime.rank(), f"newcomer {newcomer.number}"
+        feeds = rank < MOST_FEEDERS and bool(followed(self._state))
+        communicator = self._listen(name) if feeds else None
+        peers = allgather_object(None if communicator is None else address_of(communicator))[:MOST_FEEDERS]
+        if None in peers:
+            logger.info("rank %d: the state of this job can't be sent to %s before it joins", rank, name)
+            self._tell(newcomer, "")
+            return
+        world = FeedingWorld((*peers, *addresses(newcomer.address)))
+        if communicator is not None:
+            self._feed(name, world, communicator)
+        self._tell(newcomer, world.text)
+
+    def _listen(self, name: str) -> Any:
+        try:
+            return listening(_runtime.settings())
+        except BytePSLikeError as error:
+            logger.warning("rank %d can't send %s its state: %s", _runtime.rank(), name, error)
+            return None
+
+    def _feed(self, name: str, world: FeedingWorld, communicator: Any) -> None:
+        what = followed(self._state)
+        if not self._hooks:
+            self._hooks = [before_steps(one, partial(self._put, name)) for name, one in optimizers(what).items()]
+        group = world.enter(communicator, _runtime.rank())
+        feed = Feed(communicator, group, partial(is_reducing, what), name)
+        feed.begin(kept(what))
+        self._feeds.append(feed)
+
+    def _put(self, name: str, step: Record | None) -> None:
+        for feed in self._feeds:
+            if step is None:
+                feed.give_up(InvalidArgumentError(f"a step of {name!r} can't be repeated", operation="catch up"))
+            else:
+                feed.put({"optimizer": name, **step})
+
+    def _tell(self, newcomer: Newcomer, feeders: str) -> None:
+        worker = _runtime.installed().worker
+        if _runtime.rank() == 0 and isinstance(worker, MeetsNewcomers):
+            worker.feed(newcomer.number, feeders)

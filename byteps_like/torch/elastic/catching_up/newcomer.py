@@ -1,0 +1,197 @@
+"""The newcomer's side: it follows the workers of a running job, step by step, until it is one of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from byteps_like.collectives.api import Group
+from byteps_like.config import Config
+from byteps_like.control.calls.client import catch_up
+from byteps_like.errors import BytePSLikeError, CorruptError, DeadlineError, ShutdownError, StalledError
+from byteps_like.torch.elastic.catching_up.followed import Followed, followed, optimizers, take
+from byteps_like.torch.elastic.catching_up.messages import (
+    BEHIND_BYTES,
+    FeedingWorld,
+    RecordHead,
+    address_of,
+    behind_unpacked,
+    chunks,
+    listening,
+    received,
+)
+from byteps_like.torch.elastic.catching_up.steps import repeat
+from byteps_like.torch.elastic.catching_up.stripes import Stripe
+from byteps_like.torch.elastic.state import State
+from byteps_like.torch.job.apart import apart
+from byteps_like.torch.job.trees import unflatten
+
+logger = logging.getLogger(__name__)
+
+_ASK_SECONDS = 30.0
+"""Of one call to the scheduler: it is made again until the workers come to a commit."""
+_NEAR = 1
+"""Steps behind the workers at which it asks for its place: as many are made until it has it."""
+_PATIENCE = 3.0
+"""Failure timeouts in which the last steps must come, once it is one of them."""
+
+
+@dataclass
+class _Opened:
+    """A record that comes in."""
+
+    tree: Any
+    tensors: list[torch.Tensor]
+    missing: set[int] = field(default_factory=set)
+    """Feeders whose stripe isn't whole."""
+
+
+class CatchingUp:
+    """Threads: one receives from each worker that sends, one makes the steps."""
+
+    def __init__(self, communicator: Any, group: Group, what: Followed, config: Config) -> None:
+        self._communicator, self._group, self._what = communicator, group, what
+        self._patience, self._longest = _PATIENCE * config.failure_timeout, config.stall_timeout
+        self._feeders = group.size - 1
+        self._records: dict[int, _Opened] = {}
+        self._behind = [0] * self._feeders
+        self._last: int | None = None
+        """How many records there are, once that is known."""
+        self.made = 0
+        """How many this process has made its own: the state, then steps."""
+        self.error: Exception | None = None
+        self._changed = threading.Condition()
+        works = [self._follow, *(partial(self._receive, rank) for rank in range(self._feeders))]
+        self._threads = [
+            threading.Thread(target=self._run, args=(work,), name="byteps_like-following", daemon=True)
+            for work in works
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def wait_until_near(self) -> None:
+        """Blocks until it has made all but the newest step, or can't any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.error is not None or self._is_near())
+
+    def wait_until_level(self) -> bool:
+        """Blocks until it has made the last step that was made without it; False: it won't, in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.error is not None or self.made == self._last, self._patience)
+            return self.error is None and self.made == self._last
+
+    def close(self) -> None:
+        """Ends it, once the step that is being made is. Idempotent. Raises StalledError if that takes too long."""
+        self._fail(ShutdownError("it follows no more", operation="catch up"))
+        self._communicator.close()
+        for thread in self._threads:
+            thread.join(self._longest)
+            if thread.is_alive():
+                text = f"a step that was to be made again has not ended after {self._longest:g} s"
+                raise StalledError(text, operation="catch up", elapsed=self._longest)
+
+    def _is_near(self) -> bool:
+        return self.made > 0 and len(self._records) + max(self._behind) <= _NEAR
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - of models, of optimizers: it joins without
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        with self._changed:
+            self.error = self.error or error
+            self._changed.notify_all()
+
+    def _receive(self, rank: int) -> None:
+        while self.error is None:
+            head = RecordHead.unpacked(received(self._group, RecordHead.BYTES, rank))
+            if head.is_end:
+                self._note_end(head.text_bytes)
+                return
+            text = received(self._group, head.text_bytes, rank).tobytes()
+            stripe = Stripe(self._open(head.number, text).tensors, rank, self._feeders)
+            if stripe.nbytes != head.stripe_bytes:
+                raise CorruptError(f"worker {rank} has sent {head}, and its stripe has {stripe.nbytes} bytes")
+            for offset, nbytes in chunks(stripe.nbytes):
+                stripe.write(offset, received(self._group, nbytes, rank))
+            self._note_stripe(rank, head, behind_unpacked(received(self._group, BEHIND_BYTES, rank)))
+
+    def _open(self, number: int, text: bytes) -> _Opened:
+        """The record, which the first of its stripes makes."""
+        with self._changed:
+            if number not in self._records:
+                tree, tensors = unflatten(text)
+                self._records[number] = _Opened(tree, tensors, set(range(self._feeders)))
+            return self._records[number]
+
+    def _note_stripe(self, rank: int, head: RecordHead, behind: int) -> None:
+        with self._changed:
+            self._records[head.number].missing.discard(rank)
+            self._behind[rank] = behind
+            self._changed.notify_all()
+
+    def _note_end(self, count: int) -> None:
+        with self._changed:
+            self._last = count
+            self._changed.notify_all()
+
+    def _follow(self) -> None:
+        with apart():
+            while (record := self._next()) is not None:
+                self._make(record.tree)
+                with self._changed:
+                    del self._records[self.made]
+                    self.made += 1
+                    self._changed.notify_all()
+
+    def _next(self) -> _Opened | None:
+        """The next one, once it is whole; None: there is none."""
+
+        def found() -> bool:
+            record = self._records.get(self.made)
+            whole = record is not None and not record.missing
+            return whole or self.made == self._last or self.error is not None
+
+        with self._changed:
+            self._changed.wait_for(found)
+            return None if self.error is not None else self._records.get(self.made)
+
+    def _make(self, record: Any) -> None:
+        if self.made == 0:
+            take(self._what, record)
+        else:
+            repeat(optimizers(self._what)[record["optimizer"]], record)
+
+
+def follow(config: Config, state: State) -> CatchingUp | None:
+    """Blocks until the workers have begun to send; None: they don't, and why is logged."""
+    what = followed(state)
+    if not what:
+        logger.info("this state can't be sent before this process joins: the others wait for that")
+        return None
+    communicator = listening(config)
+    try:
+        text = _feeders(config, FeedingWorld((address_of(communicator),)).text)
+        if text:
+            world = FeedingWorld.of(text)
+            return CatchingUp(communicator, world.enter(communicator, world.feeders), what, config)
+    except BytePSLikeError as error:
+        logger.info("this process joins at once: %s", error)
+    communicator.close()
+    return None
+
+
+def _feeders(config: Config, address: str) -> str:
+    while True:
+        try:
+            return catch_up(config, address, _ASK_SECONDS)
+        except DeadlineError:
+            continue

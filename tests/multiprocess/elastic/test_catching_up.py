@@ -1,0 +1,158 @@
+"""Others join a training that goes on: who has caught up with it before has the weights and moments of all, bit by bit,
+and nobody waits for them to be sent."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from byteps_like.config import Config
+from byteps_like.control.calls.client import query_status
+from tests.multiprocess.elastic.elastic_job import ROOT, ElasticJob, ElasticWorker
+from tests.multiprocess.real_world import Cluster
+
+SCRIPT = ROOT / "tests" / "scenarios" / "elastic" / "caught_up_training.py"
+WEIGHTS = 4 * (16 * 2000 + 2000 * 16)
+"""Bytes, and some more."""
+SMALL = 40_000
+"""Bytes that all take when a world begins, beside weights that differ: buffers, plain values, digests."""
+
+
+def told(*workers: ElasticWorker, kind: str) -> list[dict[str, Any]]:
+    """The newest event of each."""
+    return [worker.events(kind)[-1] for worker in workers]
+
+
+def steps_of(worker: ElasticWorker) -> list[int]:
+    return [event["step"] for event in worker.events("step")]
+
+
+def check_ends(*workers: ElasticWorker) -> None:
+    ends = told(*workers, kind="end")
+    assert len({end["weights"] for end in ends}) == 1
+    assert len({end["step"] for end in ends}) == 1
+
+
+def text_of_status(config: Config) -> str:
+    return query_status(config).text
+
+
+@pytest.mark.parametrize("kind", ["adam", "ddp"])
+@pytest.mark.parametrize("servers", [0, 1])
+def test_who_has_caught_up_takes_nothing_when_it_joins(
+    tmp_path: Path, kind: str, servers: int, warm_python: list[str]
+) -> None:
+    settings = {"elastic": True, "max_workers": 4, "transport": "tcp"}
+    with (
+        closing(Cluster(2, servers, **settings)) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
+    ):
+        goal = {"KIND": kind, "GOAL": "20", "SIZE": "4"}
+        old = [job.start(**goal), job.start(**goal)]
+        job.wait(lambda: len(old[0].events("step")) > 5, "some steps")
+        third = job.start(**goal)
+        job.wait(lambda: bool(third.events("step")), "a third one")
+        fourth = job.start(**goal)
+        for worker in (*old, third, fourth):
+            job.ended(worker)
+        check_ends(*old, third, fourth)
+        for worker in old:
+            steps = steps_of(worker)
+            assert steps == list(range(1, len(steps) + 1)), "a step was lost, or made twice"
+            assert [event["size"] for event in worker.events("began")] == [2, 3, 4]
+        came, began = told(third, kind="came")[0], third.events("began")[0]
+        assert (came["rank"], came["size"]) == (began["rank"], began["size"]) == (2, 3)
+        assert began["step"] > 5
+        for worker in (third, fourth):
+            assert worker.events("began")[0]["moved"] < SMALL < WEIGHTS
+        assert len({one["weights"] for one in told(*old, third, fourth, kind="began")}) == 1
+
+
+def test_who_has_made_other_steps_takes_what_the_others_have(tmp_path: Path, warm_python: list[str]) -> None:
+    goal = {"KIND": "adam", "GOAL": "100000", "SIZE": "3"}
+    with (
+        closing(Cluster(2, 1, elastic=True, max_workers=3, transport="tcp")) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
+    ):
+        old = [job.start(**goal), job.start(**goal)]
+        job.wait(lambda: len(old[0].events("step")) > 5, "some steps")
+        third = job.start(**goal, SPOIL="1")
+        job.wait(lambda: bool(third.events("began")), "a third one")
+        assert third.events("began")[0]["moved"] > WEIGHTS / 2
+        assert len({one["weights"] for one in told(*old, third, kind="began")}) == 1
+
+
+def test_steps_that_cannot_be_followed(tmp_path: Path, warm_python: list[str]) -> None:
+    goal = {"KIND": "crossing", "GOAL": "10", "SIZE": "3"}
+    with (
+        closing(Cluster(2, 1, elastic=True, max_workers=3, transport="tcp")) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
+    ):
+        old = [job.start(**goal), job.start(**goal)]
+        job.wait(lambda: len(old[0].events("step")) > 5, "some steps")
+        third = job.start(**goal)
+        for worker in (*old, third):
+            job.ended(worker)
+        assert third.events("began")[0]["moved"] > 2 * WEIGHTS
+        check_ends(*old, third)
+
+
+def test_a_newcomer_that_dies_costs_nobody_anything(tmp_path: Path, warm_python: list[str]) -> None:
+    goal = {"KIND": "adam", "GOAL": "60", "SIZE": "2"}
+    with (
+        closing(Cluster(2, 1, elastic=True, max_workers=3, transport="tcp")) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
+    ):
+        old = [job.start(**goal), job.start(**goal)]
+        job.wait(lambda: len(old[0].events("step")) > 5, "some steps")
+        third = job.start(**goal, SLOW=str(tmp_path / "never"))
+        job.wait(lambda: bool(third.events("held")), "a newcomer that has the state")
+        assert text_of_status(cluster.config(role="worker")) == "1 newcomer catches up before joining"
+        third.process.kill()
+        for worker in old:
+            job.ended(worker)
+            assert steps_of(worker) == list(range(1, 61))
+            assert len(worker.events("began")) == 1, "nobody has joined"
+        check_ends(*old)
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_a_worker_that_dies_while_it_sends(tmp_path: Path, servers: int, warm_python: list[str]) -> None:
+    """The newcomer comes in with the other one's next world, or the one after, and takes what that has."""
+    goal = {"KIND": "adam", "GOAL": "100000", "SIZE": "3"}
+    with (
+        closing(Cluster(2, servers, elastic=True, max_workers=3)) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
+    ):
+        survivor, victim = job.start(**goal), job.start(**goal)
+        job.wait(lambda: len(survivor.events("step")) > 5, "some steps")
+        newcomer = job.start(**goal, SLOW=str(tmp_path / "go"))
+        job.wait(lambda: bool(newcomer.events("held")), "a newcomer that has the state")
+        victim.process.kill()
+        (tmp_path / "go").touch()
+        job.wait(lambda: bool(newcomer.events("began")), "the newcomer")
+        job.wait(lambda: told(survivor, kind="began")[0]["size"] == 2 and len(survivor.events("began")) > 1, "both")
+        ours, its = told(survivor, newcomer, kind="began")
+        assert (ours["weights"], ours["step"]) == (its["weights"], its["step"])
+        assert (its["rank"], its["size"]) == (1, 2)
+
+
+def test_the_job_ends_while_a_newcomer_catches_up(tmp_path: Path, warm_python: list[str]) -> None:
+    goal = {"KIND": "adam", "GOAL": "40", "SIZE": "2"}
+    with (
+        closing(Cluster(2, 0, elastic=True, max_workers=3)) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
+    ):
+        old = [job.start(**goal), job.start(**goal)]
+        job.wait(lambda: len(old[0].events("step")) > 5, "some steps")
+        third = job.start(**goal, SLOW=str(tmp_path / "go"))
+        job.wait(lambda: bool(third.events("held")), "a newcomer that has the state")
+        for worker in old:
+            job.ended(worker)
+        (tmp_path / "go").touch()
+        job.wait(lambda: third.process.poll() is not None, "the end of the newcomer")
+        assert third.process.returncode == 1
+        assert "job" in third.output() and "has ended" in third.output()

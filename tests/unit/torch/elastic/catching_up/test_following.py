@@ -1,0 +1,166 @@
+"""A newcomer follows workers that train on, over real links: all in one process, each with a state of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+import byteps_like.torch as bps
+from byteps_like.config import Config
+from byteps_like.errors import CorruptError
+from byteps_like.torch.elastic.catching_up import feed as feeds
+from byteps_like.torch.elastic.catching_up.feed import Feed
+from byteps_like.torch.elastic.catching_up.followed import followed, is_reducing, kept
+from byteps_like.torch.elastic.catching_up.messages import FeedingWorld, address_of, listening
+from byteps_like.torch.elastic.catching_up.newcomer import CatchingUp
+from byteps_like.torch.elastic.catching_up.steps import before_steps
+from byteps_like.torch.job.trees import tensors_of
+
+
+def config(transport: str = "auto") -> Config:
+    return Config.from_env({}, secret="5" * 64, host="127.0.0.1", scheduler="127.0.0.1:1", transport=transport)
+
+
+class Trainee:
+    """A model and its optimizer: all make the same steps, wherever they begin."""
+
+    def __init__(self, seed: int, width: int = 300) -> None:
+        torch.manual_seed(seed)
+        self.model = torch.nn.Sequential(torch.nn.Linear(7, width), torch.nn.Tanh(), torch.nn.Linear(width, 3))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        self.state = bps.elastic.TorchState(self.model, self.optimizer)
+
+    def step(self, number: int) -> None:
+        self.optimizer.zero_grad()
+        generator = torch.Generator().manual_seed(number)
+        self.model(torch.randn(4, 7, generator=generator)).square().sum().backward()
+        self.optimizer.step()
+
+    def bits(self) -> list[bytes]:
+        found = {**self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        return [tensor.numpy().tobytes() for tensor in tensors_of(found)]
+
+
+class Job:
+    """Some workers, which all feed one newcomer."""
+
+    def __init__(self, workers: int, transport: str = "auto", **settings: Any) -> None:
+        self.workers = [Trainee(1, **settings) for _ in range(workers)]
+        self.newcomer = Trainee(2, **settings)
+        self.step(0)
+        communicators = [listening(config(transport)) for _ in range(workers + 1)]
+        world = FeedingWorld.of(FeedingWorld(tuple(map(address_of, communicators))).text)
+        groups = [world.enter(communicator, rank) for rank, communicator in enumerate(communicators)]
+        self.feeds = [self._feed(*one) for one in zip(self.workers, communicators, groups, strict=False)]
+        what = followed(self.newcomer.state)
+        self.following = CatchingUp(communicators[-1], groups[-1], what, config())
+
+    def _feed(self, worker: Trainee, communicator: Any, group: Any) -> Feed:
+        worker.state.save()
+        what = followed(worker.state)
+        feed = Feed(communicator, group, partial(is_reducing, what), "newcomer 1")
+        feed.begin(kept(what))
+        before_steps(worker.optimizer, lambda record: feed.put({"optimizer": "optimizer", **(record or {})}))
+        return feed
+
+    def step(self, number: int) -> None:
+        for worker in self.workers:
+            worker.step(number)
+
+    def finish(self) -> None:
+        for feed in self.feeds:
+            feed.finish(30.0)
+
+    def close(self) -> None:
+        for feed in self.feeds:
+            feed.close()
+        self.following.close()
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    bps.init()
+    yield
+    bps.shutdown()
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+def test_a_newcomer_has_the_bits_of_the_others(workers: int, transport: str) -> None:
+    with closing(Job(workers, transport)) as job:
+        for number in range(1, 20):
+            job.step(number)
+        job.following.wait_until_near()
+        for number in range(20, 23):
+            job.step(number)
+        job.finish()
+        assert job.following.wait_until_level()
+        assert job.following.made == 1 + 22
+        assert job.newcomer.bits() == job.workers[0].bits()
+
+
+def test_a_newcomer_is_near_though_nobody_makes_steps() -> None:
+    with closing(Job(2)) as job:
+        job.following.wait_until_near()
+        assert job.following.error is None and job.following.made == 1
+        job.finish()
+        assert job.following.wait_until_level()
+        assert job.newcomer.bits() == job.workers[0].bits()
+
+
+def test_workers_go_on_without_a_newcomer_that_is_gone() -> None:
+    with closing(Job(2)) as job:
+        job.step(1)
+        job.following.close()
+        for number in range(2, 200):
+            job.step(number)
+            time.sleep(0.01)
+            if all(feed.error for feed in job.feeds):
+                break
+        assert all("goodbye" in str(feed.error) for feed in job.feeds)
+        job.finish()
+
+
+def test_a_newcomer_goes_on_without_a_worker_that_is_gone() -> None:
+    with closing(Job(3)) as job:
+        job.following.wait_until_near()
+        job.feeds[1].close()
+        end = time.monotonic() + 10
+        while job.following.error is None and time.monotonic() < end:
+            time.sleep(0.01)
+        assert "goodbye" in str(job.following.error)
+        job.following.wait_until_near()
+        job.finish()
+        assert not job.following.wait_until_level()
+
+
+def test_a_newcomer_that_is_too_slow_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes in nothing, and steps wait for it up to as many bytes as the state has."""
+    monkeypatch.setattr(feeds, "_LEAST_ROOM", 0)
+    with ExitStack() as undo:
+        job = Job.__new__(Job)
+        worker = Trainee(1)
+        job.workers = [worker]
+        communicators = [listening(config()), listening(config())]
+        world = FeedingWorld(tuple(map(address_of, communicators)))
+        undo.callback(communicators[1].close)
+        feed = job._feed(worker, communicators[0], world.enter(communicators[0], 0))
+        undo.callback(feed.close)
+        for number in range(1, 6):
+            worker.step(number)
+        assert "it takes in steps more slowly than they are made" in str(feed.error)
+        before = worker.bits()
+        worker.step(6)
+        assert worker.bits() != before
+
+
+def test_of_what_is_received_nothing_makes_sense_but_what_was_sent() -> None:
+    for text in ("", "[1]", "{", '{"a": 1}'):
+        with pytest.raises(CorruptError):
+            FeedingWorld.of(text).enter(None, 0)

@@ -1,0 +1,68 @@
+"""Stripes of tensors, against all of their bytes in one piece."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from byteps_like.torch.elastic.catching_up.messages import chunks
+from byteps_like.torch.elastic.catching_up.stripes import Stripe
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.uint8)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> list[torch.Tensor]:
+    """Of any types and shapes, empty ones and numbers among them; some are seen through another order of axes."""
+    shapes = st.lists(st.integers(0, 5), max_size=3)
+    made = []
+    for shape, dtype in draw(st.lists(st.tuples(shapes, st.sampled_from(DTYPES)), max_size=6)):
+        count = int(np.prod(shape)) * torch.empty((), dtype=dtype).element_size()
+        data = draw(st.binary(min_size=count, max_size=count))
+        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        tensor = (flat % 2 if dtype is torch.bool else flat).view(dtype).reshape(shape)
+        made.append(tensor.permute(list(reversed(range(tensor.dim())))) if draw(st.booleans()) else tensor)
+    return made
+
+
+def whole(parts: list[torch.Tensor]) -> bytes:
+    return b"".join(part.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for part in parts)
+
+
+@given(tensors(), st.integers(1, 5), st.integers(1, 9))
+def test_stripes_are_all_bytes_in_their_order_and_as_long_as_each_other(
+    parts: list[torch.Tensor], count: int, step: int
+) -> None:
+    stripes = [Stripe(parts, index, count) for index in range(count)]
+    pieces = [
+        stripe.read(offset, min(step, stripe.nbytes - offset)).tobytes()
+        for stripe in stripes
+        for offset in range(0, stripe.nbytes, step)
+    ]
+    assert b"".join(pieces) == whole(parts)
+    lengths = [stripe.nbytes for stripe in stripes]
+    assert max(lengths) - min(lengths) <= 1
+
+
+@given(tensors(), st.integers(1, 5), st.integers(1, 9), st.randoms())
+def test_what_is_written_in_pieces_in_any_order_is_what_was_read(
+    parts: list[torch.Tensor], count: int, step: int, random: object
+) -> None:
+    copies = [torch.zeros(part.shape, dtype=part.dtype) for part in parts]
+    places = [
+        (index, offset) for index in range(count) for offset in range(0, Stripe(parts, index, count).nbytes, step)
+    ]
+    random.shuffle(places)  # type: ignore[attr-defined]
+    for index, offset in places:
+        source, target = Stripe(parts, index, count), Stripe(copies, index, count)
+        target.write(offset, source.read(offset, min(step, source.nbytes - offset)))
+    assert whole(copies) == whole(parts)
+
+
+@given(st.integers(0, 1 << 22))
+def test_chunks_are_all_of_it(nbytes: int) -> None:
+    found = list(chunks(nbytes))
+    assert sum(length for _, length in found) == nbytes
+    assert [offset for offset, _ in found] == [sum(length for _, length in found[:i]) for i in range(len(found))]
