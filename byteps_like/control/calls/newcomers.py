@@ -69,7 +69,7 @@ class Newcomers:
     async def feed(self, request: pb.FeedRequest) -> pb.FeedReply:
         """A worker says who sends. Raises RefusedError for anybody else, and the failure of its epoch."""
         if not self._membership.running(request.member_id).is_worker:
-            raise RefusedError("only workers feed newcomers", operation="catch up")
+            raise RefusedError("only workers feed newcomers", operation="feed")
         self.follow_world()
         feeders = bounds.short("feeders", request.feeders, bounds.LARGEST_JOIN)
         for asking in self._asking.values():

@@ -266,30 +266,49 @@ def test_another_scheduler_goes_on_counting(tmp_path: Path) -> None:
         assert call.result(PATIENCE) == "they do"
 
 
-def cut_off_soon(job: ElasticJob, address: str) -> Future[Any]:
-    """A call that may be cancelled: its connection is closed then."""
+def begin_call(job: ElasticJob, address: str) -> Future[Any]:
+    """One that may be cancelled: its connection is closed then."""
     config, request = job.config(), pb.CatchUpRequest(address=address, timeout_s=PATIENCE)
     return control_loop().submit(one_call(config, load(config), "CatchUp", request, PATIENCE))
+
+
+def calls_of(job: ElasticJob, address: str) -> int:
+    """How many wait."""
+    asking = job.scheduler._service._newcomers._asking.get(address)  # type: ignore[union-attr]
+    return 0 if asking is None else asking.waits
+
+
+def cut_off(job: ElasticJob, address: str) -> None:
+    call = begin_call(job, address)
+    until(lambda: calls_of(job, address) == 1)
+    call.cancel()
+    until(lambda: calls_of(job, address) == 0)
 
 
 def test_whose_call_is_cut_off_may_ask_again_and_leaves_no_error(
     job: ElasticJob, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, _ = job.form(*PAIR)
-    for _ in range(2):
-        call = cut_off_soon(job, "a")
-        (one,) = heard(first, 1)
-        call.cancel()
+    cut_off(job, "a")
+    (one,) = heard(first, 1)
     again = job.catch_up("a")
     first.feed(one.number, "they do")
     assert again.result(PATIENCE) == "they do"
-    gone = cut_off_soon(job, "b")
-    heard(first, 2)
-    gone.cancel()
-    job.catch_up("c", timeout=0.05).exception(PATIENCE)
+    cut_off(job, "b")
     job.leave_for_next()
-    job.form_next()
+    job.form(*PAIR)
+    gc.collect()
     control_loop().run(asyncio.sleep(0))
+    assert not [record for record in caplog.records if record.name in ("asyncio", "byteps_like.control.calls.rpc")]
+
+
+def test_one_of_its_calls_is_cut_off_as_the_world_ends(job: ElasticJob, caplog: pytest.LogCaptureFixture) -> None:
+    job.form(*PAIR)
+    calls = [begin_call(job, "a") for _ in range(2)]
+    until(lambda: calls_of(job, "a") == 2)
+    calls[0].cancel()
+    job.leave_for_next()
+    assert "has ended" in refusal(calls[1])
     gc.collect()
     control_loop().run(asyncio.sleep(0))
     assert not [record for record in caplog.records if record.name in ("asyncio", "byteps_like.control.calls.rpc")]
@@ -298,7 +317,7 @@ def test_whose_call_is_cut_off_may_ask_again_and_leaves_no_error(
 def test_addresses_times_and_feeders_are_bounded(job: ElasticJob) -> None:
     first, _ = job.form(*PAIR)
     long = "x" * (bounds.LARGEST_JOIN + 1)
-    with pytest.raises(InvalidArgumentError, match="address .* has 65537 characters, more than 65536"):
+    with pytest.raises(InvalidArgumentError, match=r"address .* has 65537 characters, more than 65536"):
         job.catch_up(long).result(PATIENCE)
     for seconds in (-1.0, float("nan"), float("inf")):
         with pytest.raises(InvalidArgumentError, match="timeout_s="):
@@ -307,7 +326,7 @@ def test_addresses_times_and_feeders_are_bounded(job: ElasticJob) -> None:
     call = job.catch_up(long[1:])
     (one,) = heard(first, 1)
     assert one.address == long[1:]
-    with pytest.raises(InvalidArgumentError, match="feeders .* has 65537 characters, more than 65536"):
+    with pytest.raises(InvalidArgumentError, match=r"feeders .* has 65537 characters, more than 65536"):
         first.feed(one.number, long)
     first.feed(one.number, long[1:])
     assert call.result(PATIENCE) == long[1:]
