@@ -237,8 +237,7 @@ class MeetsNewcomers(Protocol):
         """All that this rank has heard of in this world. Others hear of them a little earlier or later."""
 
     def feed(self, number: int, feeders: str) -> None:
-        """Tells newcomer `number`, for all ranks, who sends it their state; "": nobody does. Blocks for a call to the
-        scheduler; raises as such calls do."""
+        """Tells newcomer `number`, for all ranks, who sends it their state; "": nobody does. Returns at once."""
 
 
 class MissesRanks(Protocol):

@@ -197,10 +197,12 @@ class ControlClient:
         return int(reply.moved)
 
     def feed(self, newcomer: int, feeders: str) -> None:
-        """Tells this newcomer who sends it what the workers have; "": nobody does."""
-        session = self._joined()
-        request = pb.FeedRequest(member_id=session.id, newcomer=newcomer, feeders=feeders)
-        self._loop.run(session.call("Feed", request, CALL_SECONDS))
+        """Tells this newcomer who sends it what the workers have; "": nobody does. Returns at once: where there is no
+        scheduler the newcomer joins by itself."""
+        session = self._session
+        if session is not None and not session.closed and session.error is None:
+            request = pb.FeedRequest(member_id=session.id, newcomer=newcomer, feeders=feeders)
+            self._loop.submit(session.post("Feed", request))
 
     def barrier(self, name: str, timeout: float | None = None) -> None:
         """Blocks until every rank has called it with `name`. Raises DeadlineError naming who has not come.

@@ -41,7 +41,7 @@ class _Queued:
 
 
 class Feed:
-    """To the last rank of `group`, whose other ranks send the other stripes. Its calls never block but `finish`."""
+    """To the last rank of `group`, whose other ranks send the other stripes. Of its calls only `finish` blocks."""
 
     def __init__(self, communicator: Any, group: Group, is_busy: Callable[[], bool], name: str) -> None:
         """`communicator` is closed with it. `is_busy`: whether gradients are on their way."""
@@ -73,15 +73,18 @@ class Feed:
             self.give_up(CapacityError("it takes in steps more slowly than they are made", operation="catch up"))
         self._put(_Queued(text, held), held.nbytes)
 
-    def finish(self, seconds: float) -> None:
-        """Who has the state gets all steps that wait, as fast as they can be sent. Blocks until then, or for so many
-        seconds."""
+    def hurry(self) -> None:
+        """No more steps come: who has the state gets those that wait as fast as they can be sent; who has not gets no
+        more of it."""
+        if not self._has_state:
+            self.close()
         with self._changed:
             self._ends = self._hurries = True
             self._changed.notify_all()
-            finishes = self._has_state
-        if finishes:
-            self._thread.join(seconds)
+
+    def finish(self, deadline: float) -> None:
+        """After `hurry`: blocks until all is sent, or for as long as that takes at most (of time.monotonic)."""
+        self._thread.join(max(deadline - time.monotonic(), 0.0))
         self.close()
 
     def give_up(self, error: Exception) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
-from byteps_like.errors import BytePSLikeError, InvalidArgumentError
+from byteps_like.errors import BytePSLikeError, CorruptError, InvalidArgumentError
 from byteps_like.torch.elastic.catching_up.feed import Feed
 from byteps_like.torch.elastic.catching_up.followed import followed, is_reducing, kept, optimizers
 from byteps_like.torch.elastic.catching_up.messages import (
@@ -50,7 +51,9 @@ class Feeding:
     def __init__(self, state: State) -> None:
         self._state = state
         self._feeds: list[Feed] = []
-        self._begun = 0
+        self._newest = 0
+        self._met: set[int] = set()
+        """Newcomers that all ranks have dealt with, by number."""
         self._hooks: list[RemovableHandle] = []
 
     @property
@@ -60,19 +63,26 @@ class Feeding:
         return newcomers[-1].number if newcomers else 0
 
     def begin(self, newest: int) -> None:
-        """See state.Feeds. Newcomers are fed by the first ranks, from what this commit has kept on."""
-        due = [one for one in self._newcomers() if self._begun < one.number <= newest]
-        self._begun = max(self._begun, newest)
-        for newcomer in due:
-            self._welcome(newcomer)
+        """See state.Feeds. Newcomers are fed by the first ranks, from what this commit has kept on. Where a scheduler
+        has died some ranks may not have heard of all."""
+        if newest <= self._newest:
+            return
+        self._newest = newest
+        known = set.intersection(*allgather_object({one.number for one in self._newcomers()})) - self._met
+        self._met |= known
+        for newcomer in self._newcomers():
+            if newcomer.number in known:
+                self._welcome(newcomer)
 
     def end(self, in_order: bool) -> None:
         """See state.Feeds. Those who follow are about to join the next world: after a commit they get all that they
         lack, for which this rank waits a while."""
         if in_order:
-            seconds = _PATIENCE * _runtime.settings().failure_timeout
+            deadline = time.monotonic() + _PATIENCE * _runtime.settings().failure_timeout
             for feed in self._feeds:
-                feed.finish(seconds)
+                feed.hurry()
+            for feed in self._feeds:
+                feed.finish(deadline)
         self.close()
 
     def close(self) -> None:
@@ -81,7 +91,7 @@ class Feeding:
             feed.close()
         for hook in self._hooks:
             hook.remove()
-        self._feeds, self._hooks, self._begun = [], [], 0
+        self._feeds, self._hooks, self._newest, self._met = [], [], 0, set()
 
     def _newcomers(self) -> tuple[Newcomer, ...]:
         worker = _runtime.installed().worker
@@ -93,14 +103,14 @@ class Feeding:
         feeds = rank < MOST_FEEDERS and bool(followed(self._state))
         communicator = self._listen(name) if feeds else None
         peers = allgather_object(None if communicator is None else address_of(communicator))[:MOST_FEEDERS]
-        if None in peers:
-            logger.info("rank %d: the state of this job can't be sent to %s before it joins", rank, name)
-            self._tell(newcomer, "")
-            return
-        world = FeedingWorld((*peers, *addresses(newcomer.address)))
-        if communicator is not None:
+        world = None if None in peers else _world_with(peers, newcomer)
+        if communicator is not None and world is not None:
             self._feed(name, world, communicator)
-        self._tell(newcomer, world.text)
+        elif communicator is not None:
+            communicator.close()
+        if world is None:
+            logger.info("rank %d: the state of this job can't be sent to %s before it joins", rank, name)
+        self._tell(newcomer, "" if world is None else world.text)
 
     def _listen(self, name: str) -> Any:
         try:
@@ -113,7 +123,7 @@ class Feeding:
         what = followed(self._state)
         if not self._hooks:
             self._hooks = [before_steps(one, partial(self._put, name)) for name, one in optimizers(what).items()]
-        group = world.enter(communicator, _runtime.rank())
+        group = world.entered(communicator, _runtime.rank())
         feed = Feed(communicator, group, partial(is_reducing, what), name)
         feed.begin(kept(what))
         self._feeds.append(feed)
@@ -129,3 +139,14 @@ class Feeding:
         worker = _runtime.installed().worker
         if _runtime.rank() == 0 and isinstance(worker, MeetsNewcomers):
             worker.feed(newcomer.number, feeders)
+
+
+def _world_with(peers: Sequence[dict[str, Any]], newcomer: Newcomer) -> FeedingWorld | None:
+    """None where its address makes no sense: all ranks find the same."""
+    try:
+        world = FeedingWorld((*peers, *addresses(newcomer.address)))
+        world.ranks()
+    except CorruptError as error:
+        logger.warning("newcomer %d: %s", newcomer.number, error)
+        return None
+    return world

@@ -85,15 +85,18 @@ class FeedingWorld:
         except (TypeError, ValueError) as error:
             raise CorruptError(f"{text[:80]!r} is no list of workers: {error}", operation="catch up") from None
 
-    def enter(self, communicator: Any, rank: int) -> Group:
-        """By a communicator that listens at this rank's address."""
+    def ranks(self) -> list[Any]:
+        """As communicators know them. Raises CorruptError for what is none."""
         from byteps_like.collectives.communicator import Peer
 
         try:
-            peers = [Peer(**{**one, "urls": tuple(one["urls"])}) for one in self.peers]
+            return [Peer(**{**one, "urls": tuple(map(str, one["urls"]))}) for one in self.peers]
         except (KeyError, TypeError) as error:
             raise CorruptError(f"what is no address of a worker has come: {error!r}", operation="catch up") from None
-        communicator.join(1, rank, peers, self.incarnation)
+
+    def entered(self, communicator: Any, rank: int) -> Group:
+        """By a communicator that listens at this rank's address. Raises CorruptError."""
+        communicator.join(1, rank, self.ranks(), self.incarnation)
         group: Group = communicator.group("catch up")
         return group
 

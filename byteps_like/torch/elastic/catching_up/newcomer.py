@@ -182,7 +182,7 @@ def follow(config: Config, state: State) -> CatchingUp | None:
         text = _feeders(config, FeedingWorld((address_of(communicator),)).text)
         if text:
             world = FeedingWorld.of(text)
-            return CatchingUp(communicator, world.enter(communicator, world.feeders), what, config)
+            return CatchingUp(communicator, world.entered(communicator, world.feeders), what, config)
     except BytePSLikeError as error:
         logger.info("this process joins at once: %s", error)
     communicator.close()

@@ -117,10 +117,18 @@ def test_nobody_may_feed_it_and_the_first_word_counts(job: ElasticJob) -> None:
     first, second = job.form(*PAIR)
     call = job.catch_up("a")
     number = heard(first, 1)[0].number
-    first.feed(number, "")
-    second.feed(number, "they do")
     second.feed(number + 7, "of nobody")
+    first.feed(number, "")
     assert call.result(PATIENCE) == ""
+    second.feed(number, "they do")
+    assert job.catch_up("a").result(PATIENCE) == ""
+
+
+def feed(job: ElasticJob, who: ControlClient, number: int, feeders: str) -> None:
+    """Says what the scheduler says to it."""
+    session = who._session
+    assert session is not None
+    ask(job, "Feed", pb.FeedRequest(member_id=session.id, newcomer=number, feeders=feeders))
 
 
 def test_only_running_workers_feed() -> None:
@@ -134,14 +142,14 @@ def test_only_running_workers_feed() -> None:
         waiting, _ = job.join()
         until(lambda: [one.state for one in query_status(job.config()).members].count("waiting") == 1)
         with pytest.raises(RefusedError, match="only workers feed newcomers"):
-            server.feed(number, "a server")
+            feed(job, server, number, "a server")
         with pytest.raises(RefusedError, match="its epoch is not running"):
-            waiting.feed(number, "one who waits")
+            feed(job, waiting, number, "one who waits")
         with pytest.raises(RefusedError, match="not a member"):
             ask(job, "Feed", pb.FeedRequest(member_id="nobody", newcomer=number, feeders="a stranger"))
         job.workers[1].leave()
         with pytest.raises(RefusedError, match="not a member"):
-            ask(job, "Feed", pb.FeedRequest(member_id=job.workers[1]._session.id, newcomer=number, feeders="left"))  # type: ignore[union-attr]
+            feed(job, job.workers[1], number, "left")
         assert not call.done()
         waiting.leave()
         server.leave()
@@ -327,6 +335,6 @@ def test_addresses_times_and_feeders_are_bounded(job: ElasticJob) -> None:
     (one,) = heard(first, 1)
     assert one.address == long[1:]
     with pytest.raises(InvalidArgumentError, match=r"feeders .* has 65537 characters, more than 65536"):
-        first.feed(one.number, long)
+        feed(job, first, one.number, long)
     first.feed(one.number, long[1:])
     assert call.result(PATIENCE) == long[1:]

@@ -56,7 +56,7 @@ class Job:
         self.step(0)
         communicators = [listening(config(transport)) for _ in range(workers + 1)]
         world = FeedingWorld.of(FeedingWorld(tuple(map(address_of, communicators))).text)
-        groups = [world.enter(communicator, rank) for rank, communicator in enumerate(communicators)]
+        groups = [world.entered(communicator, rank) for rank, communicator in enumerate(communicators)]
         self.feeds = [self._feed(*one) for one in zip(self.workers, communicators, groups, strict=False)]
         what = followed(self.newcomer.state)
         self.following = CatchingUp(communicators[-1], groups[-1], what, config())
@@ -75,7 +75,9 @@ class Job:
 
     def finish(self) -> None:
         for feed in self.feeds:
-            feed.finish(30.0)
+            feed.hurry()
+        for feed in self.feeds:
+            feed.finish(time.monotonic() + 30)
 
     def close(self) -> None:
         for feed in self.feeds:
@@ -150,7 +152,7 @@ def test_a_newcomer_that_is_too_slow_is_given_up(monkeypatch: pytest.MonkeyPatch
         communicators = [listening(config()), listening(config())]
         world = FeedingWorld(tuple(map(address_of, communicators)))
         undo.callback(communicators[1].close)
-        feed = job._feed(worker, communicators[0], world.enter(communicators[0], 0))
+        feed = job._feed(worker, communicators[0], world.entered(communicators[0], 0))
         undo.callback(feed.close)
         for number in range(1, 6):
             worker.step(number)
@@ -163,4 +165,4 @@ def test_a_newcomer_that_is_too_slow_is_given_up(monkeypatch: pytest.MonkeyPatch
 def test_of_what_is_received_nothing_makes_sense_but_what_was_sent() -> None:
     for text in ("", "[1]", "{", '{"a": 1}'):
         with pytest.raises(CorruptError):
-            FeedingWorld.of(text).enter(None, 0)
+            FeedingWorld.of(text).entered(None, 0)
