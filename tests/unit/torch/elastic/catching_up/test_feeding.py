@@ -1,0 +1,95 @@
+"""Which newcomers the ranks of a world deal with, where they have not heard of the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import byteps_like.torch as bps
+from byteps_like.torch.elastic.catching_up import feeding
+from byteps_like.torch.elastic.catching_up.feeding import Feeding
+from byteps_like.worker.api import Newcomer
+
+
+class Ranks:
+    """Of one world, each with what it has heard; all come to each commit."""
+
+    def __init__(self, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.heard: list[list[int]] = [[] for _ in range(count)]
+        self.welcomed: list[list[int]] = [[] for _ in range(count)]
+        self.exchanges = 0
+        self._now = 0
+        self._feedings = [Feeding(bps.elastic.ObjectState()) for _ in range(count)]
+        monkeypatch.setattr(feeding, "allgather_object", self._exchange)
+        monkeypatch.setattr(Feeding, "_newcomers", lambda _: tuple(Newcomer(n, "") for n in self.heard[self._now]))
+        monkeypatch.setattr(Feeding, "_welcome", lambda _, one: self.welcomed[self._now].append(one.number))
+
+    def _exchange(self, own: set[int]) -> list[set[int]]:
+        assert own == set(self.heard[self._now])
+        self.exchanges += 1
+        return [set(one) for one in self.heard]
+
+    def hear(self, *told: Sequence[int]) -> None:
+        for rank, numbers in enumerate(told):
+            self.heard[rank].extend(numbers)
+
+    def commit(self) -> None:
+        newest = min(self._each(lambda one: one.heard))
+        self.exchanges = 0
+        self._each(lambda one: one.begin(newest))
+        assert self.exchanges in (0, len(self.heard)), "all ranks exchange, or none"
+        assert all(one == self.welcomed[0] for one in self.welcomed), "all ranks welcome the same, in one order"
+
+    def end(self) -> None:
+        self._each(lambda one: one.end(in_order=True))
+
+    def _each(self, call: Any) -> list[Any]:
+        found = []
+        for self._now, one in enumerate(self._feedings):  # noqa: B020 - what is called looks there
+            found.append(call(one))
+        return found
+
+
+@pytest.fixture
+def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
+    return Ranks(3, monkeypatch)
+
+
+def test_a_newcomer_is_welcome_once_all_have_heard_of_it(ranks: Ranks) -> None:
+    ranks.commit()
+    ranks.hear([5], [], [5])
+    ranks.commit()
+    assert ranks.welcomed[0] == [] and ranks.exchanges == 0
+    ranks.hear([6], [5], [])
+    ranks.commit()
+    assert ranks.welcomed[0] == [5]
+    ranks.hear([], [6], [6])
+    ranks.commit()
+    ranks.commit()
+    assert ranks.welcomed[0] == [5, 6] and ranks.exchanges == 0
+
+
+def test_of_whom_some_have_not_heard_nobody_takes_notice(ranks: Ranks) -> None:
+    """A scheduler has died before it could tell all, and another one tells of others."""
+    ranks.hear([5, 9], [5, 8, 9], [8, 9])
+    ranks.commit()
+    assert ranks.welcomed[0] == [9]
+    ranks.hear([11], [10, 12], [10, 11])
+    ranks.commit()
+    assert ranks.welcomed[0] == [9]
+
+
+def test_in_another_world_all_begins_anew(ranks: Ranks) -> None:
+    bps.init()
+    try:
+        ranks.hear([7], [7], [7])
+        ranks.commit()
+        ranks.end()
+        ranks.heard = [[], [], []]
+        ranks.hear([8], [8], [8])
+        ranks.commit()
+    finally:
+        bps.shutdown()
+    assert ranks.welcomed[0] == [7, 8]
