@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import threading
 from collections.abc import Callable
 
 from byteps_like.control.calls.returning import returning
@@ -15,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 8
 """Worlds in a row that may end before this process is in them."""
+_COLLECT_SECONDS = 1.0
+"""After the next world has begun."""
 
 
 def rejoin(meanwhile: Callable[[], None]) -> None:
@@ -29,6 +33,16 @@ def rejoin(meanwhile: Callable[[], None]) -> None:
         meanwhile()
         _enter(lambda: init(config=config))
         remember(steps)
+    _collect_soon()
+
+
+def _collect_soon() -> None:
+    """Worlds before are in cycles, with threads, sockets, and buffers as large as the model. Who still holds the last
+    one, such as an optimizer, has turned to the new one by then. It takes a tenth of a second: nobody waits for it."""
+    timer = threading.Timer(_COLLECT_SECONDS, gc.collect)
+    timer.name = "byteps_like-collect"
+    timer.daemon = True
+    timer.start()
 
 
 def enter() -> None:
