@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -102,12 +102,14 @@ class Feeding:
         rank, name = _runtime.rank(), f"newcomer {newcomer.number}"
         feeds = rank < MOST_FEEDERS and bool(followed(self._state))
         communicator = self._listen(name) if feeds else None
-        peers = allgather_object(None if communicator is None else address_of(communicator))[:MOST_FEEDERS]
-        world = None if None in peers else _world_with(peers, newcomer)
-        if communicator is not None and world is not None:
-            self._feed(name, world, communicator)
-        elif communicator is not None:
-            communicator.close()
+        with ExitStack() as unless_it_feeds:
+            if communicator is not None:
+                unless_it_feeds.callback(communicator.close)
+            peers = allgather_object(None if communicator is None else address_of(communicator))[:MOST_FEEDERS]
+            world = None if None in peers else _world_with(peers, newcomer)
+            if communicator is not None and world is not None:
+                self._feed(name, world, communicator)
+                unless_it_feeds.pop_all()
         if world is None:
             logger.info("rank %d: the state of this job can't be sent to %s before it joins", rank, name)
         self._tell(newcomer, "" if world is None else world.text)

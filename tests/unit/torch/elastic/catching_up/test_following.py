@@ -24,7 +24,9 @@ from byteps_like.torch.job.trees import tensors_of
 
 
 def config(transport: str = "auto") -> Config:
-    return Config.from_env({}, secret="5" * 64, host="127.0.0.1", scheduler="127.0.0.1:1", transport=transport)
+    """ "tls": encrypted TCP."""
+    ways = {"transport": "tcp", "tls": "on"} if transport == "tls" else {"transport": transport}
+    return Config.from_env({}, secret="5" * 64, host="127.0.0.1", scheduler="127.0.0.1:1", **ways)
 
 
 class Trainee:
@@ -92,7 +94,7 @@ def alone() -> Iterator[None]:
     bps.shutdown()
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize("transport", ["auto", "tcp", "tls"])
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 def test_a_newcomer_has_the_bits_of_the_others(workers: int, transport: str) -> None:
     with closing(Job(workers, transport)) as job:
