@@ -41,7 +41,7 @@ class ElasticJob:
     """Workers that run one command; ends them when it is left."""
 
     def __init__(self, cluster: Cluster, folder: Path, command: Sequence[str]) -> None:
-        self._cluster, self._folder, self._command = cluster, folder, command
+        self.cluster, self._folder, self._command = cluster, folder, command
         self.workers: list[ElasticWorker] = []
 
     def __enter__(self) -> ElasticJob:
@@ -55,7 +55,7 @@ class ElasticJob:
     def start(self, **environment: str) -> ElasticWorker:
         """One more."""
         output = self._folder / f"worker-{len(self.workers)}.log"
-        self.workers.append(ElasticWorker(self._cluster, self._command, output, **environment))
+        self.workers.append(ElasticWorker(self.cluster, self._command, output, **environment))
         return self.workers[-1]
 
     def wait(self, until: Callable[[], bool], what: str) -> None:

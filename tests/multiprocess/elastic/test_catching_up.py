@@ -3,13 +3,13 @@ and nobody waits for them to be sent."""
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from byteps_like.config import Config
 from byteps_like.control.calls.client import query_status
 from tests.multiprocess.elastic.elastic_job import ROOT, ElasticJob, ElasticWorker
 from tests.multiprocess.real_world import Cluster
@@ -36,8 +36,18 @@ def check_ends(*workers: ElasticWorker) -> None:
     assert len({end["step"] for end in ends}) == 1
 
 
-def text_of_status(config: Config) -> str:
-    return query_status(config).text
+@contextmanager
+def training(
+    tmp_path: Path, warm_python: list[str], goal: dict[str, str], servers: int, most: int = 3
+) -> Iterator[tuple[ElasticJob, list[ElasticWorker]]]:
+    """A job of two workers, which have made some steps."""
+    with (
+        closing(Cluster(2, servers, elastic=True, max_workers=most, transport="tcp")) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
+    ):
+        old = [job.start(**goal), job.start(**goal)]
+        job.wait(lambda: len(old[0].events("step")) > 5, "some steps")
+        yield job, old
 
 
 @pytest.mark.parametrize("kind", ["adam", "ddp"])
@@ -45,14 +55,8 @@ def text_of_status(config: Config) -> str:
 def test_who_has_caught_up_takes_nothing_when_it_joins(
     tmp_path: Path, kind: str, servers: int, warm_python: list[str]
 ) -> None:
-    settings = {"elastic": True, "max_workers": 4, "transport": "tcp"}
-    with (
-        closing(Cluster(2, servers, **settings)) as cluster,
-        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
-    ):
-        goal = {"KIND": kind, "GOAL": "20", "SIZE": "4"}
-        old = [job.start(**goal), job.start(**goal)]
-        job.wait(lambda: len(old[0].events("step")) > 5, "some steps")
+    goal = {"KIND": kind, "GOAL": "20", "SIZE": "4"}
+    with training(tmp_path, warm_python, goal, servers=servers, most=4) as (job, old):
         third = job.start(**goal)
         job.wait(lambda: bool(third.events("step")), "a third one")
         fourth = job.start(**goal)
@@ -73,12 +77,7 @@ def test_who_has_caught_up_takes_nothing_when_it_joins(
 
 def test_who_has_made_other_steps_takes_what_the_others_have(tmp_path: Path, warm_python: list[str]) -> None:
     goal = {"KIND": "adam", "GOAL": "100000", "SIZE": "3"}
-    with (
-        closing(Cluster(2, 1, elastic=True, max_workers=3, transport="tcp")) as cluster,
-        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
-    ):
-        old = [job.start(**goal), job.start(**goal)]
-        job.wait(lambda: len(old[0].events("step")) > 5, "some steps")
+    with training(tmp_path, warm_python, goal, servers=1) as (job, old):
         third = job.start(**goal, SPOIL="1")
         job.wait(lambda: bool(third.events("began")), "a third one")
         assert third.events("began")[0]["moved"] > WEIGHTS / 2
@@ -87,12 +86,7 @@ def test_who_has_made_other_steps_takes_what_the_others_have(tmp_path: Path, war
 
 def test_steps_that_cannot_be_followed(tmp_path: Path, warm_python: list[str]) -> None:
     goal = {"KIND": "crossing", "GOAL": "10", "SIZE": "3"}
-    with (
-        closing(Cluster(2, 1, elastic=True, max_workers=3, transport="tcp")) as cluster,
-        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
-    ):
-        old = [job.start(**goal), job.start(**goal)]
-        job.wait(lambda: len(old[0].events("step")) > 5, "some steps")
+    with training(tmp_path, warm_python, goal, servers=1) as (job, old):
         third = job.start(**goal)
         for worker in (*old, third):
             job.ended(worker)
@@ -102,15 +96,10 @@ def test_steps_that_cannot_be_followed(tmp_path: Path, warm_python: list[str]) -
 
 def test_a_newcomer_that_dies_costs_nobody_anything(tmp_path: Path, warm_python: list[str]) -> None:
     goal = {"KIND": "adam", "GOAL": "60", "SIZE": "2"}
-    with (
-        closing(Cluster(2, 1, elastic=True, max_workers=3, transport="tcp")) as cluster,
-        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
-    ):
-        old = [job.start(**goal), job.start(**goal)]
-        job.wait(lambda: len(old[0].events("step")) > 5, "some steps")
+    with training(tmp_path, warm_python, goal, servers=1) as (job, old):
         third = job.start(**goal, SLOW=str(tmp_path / "never"))
         job.wait(lambda: bool(third.events("held")), "a newcomer that has the state")
-        assert text_of_status(cluster.config(role="worker")) == "1 newcomer catches up before joining"
+        assert query_status(job.cluster.config(role="worker")).text == "1 newcomer catches up before joining"
         third.process.kill()
         for worker in old:
             job.ended(worker)
@@ -123,12 +112,7 @@ def test_a_newcomer_that_dies_costs_nobody_anything(tmp_path: Path, warm_python:
 def test_a_worker_that_dies_while_it_sends(tmp_path: Path, servers: int, warm_python: list[str]) -> None:
     """The newcomer comes in with the other one's next world, or the one after, and takes what that has."""
     goal = {"KIND": "adam", "GOAL": "100000", "SIZE": "3"}
-    with (
-        closing(Cluster(2, servers, elastic=True, max_workers=3)) as cluster,
-        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
-    ):
-        survivor, victim = job.start(**goal), job.start(**goal)
-        job.wait(lambda: len(survivor.events("step")) > 5, "some steps")
+    with training(tmp_path, warm_python, goal, servers=servers) as (job, (survivor, victim)):
         newcomer = job.start(**goal, SLOW=str(tmp_path / "go"))
         job.wait(lambda: bool(newcomer.events("held")), "a newcomer that has the state")
         victim.process.kill()
@@ -142,12 +126,7 @@ def test_a_worker_that_dies_while_it_sends(tmp_path: Path, servers: int, warm_py
 
 def test_the_job_ends_while_a_newcomer_catches_up(tmp_path: Path, warm_python: list[str]) -> None:
     goal = {"KIND": "adam", "GOAL": "40", "SIZE": "2"}
-    with (
-        closing(Cluster(2, 0, elastic=True, max_workers=3)) as cluster,
-        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
-    ):
-        old = [job.start(**goal), job.start(**goal)]
-        job.wait(lambda: len(old[0].events("step")) > 5, "some steps")
+    with training(tmp_path, warm_python, goal, servers=0) as (job, old):
         third = job.start(**goal, SLOW=str(tmp_path / "go"))
         job.wait(lambda: bool(third.events("held")), "a newcomer that has the state")
         for worker in old:
