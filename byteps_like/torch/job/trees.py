@@ -59,6 +59,12 @@ def places_of(tree: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
         yield from places_of(item, f"{path}.{key}" if path else str(key))
 
 
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Its bytes, row by row, on its device: in its memory if it is contiguous, else a copy."""
+    # Not by reshape: a tensor with at most one element is contiguous with any strides, and keeps them there.
+    return tensor.detach().contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
 def flatten(tree: Any, *, objects: bool = True) -> tuple[bytes, list[torch.Tensor]]:
     """Dicts, lists, tuples, numbers, strings and None as JSON, and the dense tensors in them, which it gives places.
 
@@ -117,5 +123,4 @@ def _empty(described: Sequence[Any]) -> torch.Tensor:
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
-    flat = tensor.detach().to("cpu").contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data
+    return bytes_of(tensor.to("cpu")).numpy().data

@@ -14,8 +14,9 @@ import numpy.typing as npt
 import torch
 
 from byteps_like.torch.job.runtime import Runtime
+from byteps_like.torch.job.trees import bytes_of
 from byteps_like.torch.ops.differentiable import push_pull
-from byteps_like.torch.ops.packed import broadcast_packed, bytes_of
+from byteps_like.torch.ops.packed import broadcast_packed
 from byteps_like.wire.crc32c import crc32c
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ def digest(tensor: torch.Tensor) -> Digest:
     Two tensors of other bits have the same one by a chance of about 2^-96, unless somebody has sought them. Any dense
     tensor will do: any element type, strides and device.
     """
-    data = bytes_of(tensor.detach().cpu().contiguous()).numpy()
+    data = bytes_of(tensor.cpu()).numpy()
     crc, total = crc32c(f"{tensor.dtype} {tuple(tensor.shape)}".encode()), 0
     for start in range(0, len(data), _BLOCK_BYTES):
         block = data[start : start + _BLOCK_BYTES]

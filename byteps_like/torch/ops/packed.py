@@ -16,6 +16,7 @@ from byteps_like.dtypes import DType, Op
 from byteps_like.torch.job.routes import Request, Scope
 from byteps_like.torch.job.runtime import Runtime
 from byteps_like.torch.job.shadows import BUFFERS, PACKED
+from byteps_like.torch.job.trees import bytes_of
 from byteps_like.worker.api import Handle, TensorSpec
 
 CHUNK_BYTES = 16 << 20
@@ -33,12 +34,6 @@ def capacity(nbytes: int) -> int:
     while step * 8 < nbytes:
         step *= 2
     return max(_SMALLEST, -(-nbytes // step) * step)
-
-
-def bytes_of(host: torch.Tensor) -> torch.Tensor:
-    """Its bytes, in its memory; `host` is contiguous and on the CPU."""
-    # Not by reshape: a tensor with at most one element is contiguous with any strides, and keeps them there.
-    return host.as_strided((host.numel(),), (1,)).view(torch.uint8)
 
 
 def chunks(flat: Sequence[torch.Tensor], limit: int = CHUNK_BYTES) -> Iterator[Chunk]:

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from byteps_like.torch.job.trees import bytes_of
+
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -20,7 +22,7 @@ class Stripe:
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], index: int, count: int) -> None:
-        self._flat = [tensor.detach().reshape(-1).view(torch.uint8) for tensor in tensors]
+        self._flat = [bytes_of(tensor) for tensor in tensors]
         self._ends = list(accumulate(len(flat) for flat in self._flat))
         total = self._ends[-1] if self._ends else 0
         self._begin, self._end = total * index // count, total * (index + 1) // count
