@@ -82,7 +82,7 @@ def _leave() -> None:
                 return
             why = "no world has formed that it could leave"
         except NotInitializedError:
-            why = "it is between two worlds"
+            why, end = "it is between two worlds", end if _runtime.pending() is None else 0.0  # or in none yet
         except (PeerLostError, DeadlineError) as error:
             why = str(error)  # another scheduler may take its place
         except BytePSLikeError as error:

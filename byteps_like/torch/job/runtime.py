@@ -367,8 +367,9 @@ _bound: ContextVar[Runtime | None] = ContextVar("byteps_like_runtime", default=N
 def current() -> Runtime:
     """The runtime of this thread (see `bound`), else of the process. Raises NotInitializedError without one, and blocks
     where the process has yet to join (see Pending)."""
-    if _pending is not None and _bound.get() is None:
-        _pending.join()
+    to_join = _pending
+    if to_join is not None and _bound.get() is None:
+        to_join.join()
     return installed()
 
 
@@ -382,7 +383,8 @@ def installed() -> Runtime:
 
 def settings() -> Config:
     """Those of the job; never blocks. Raises NotInitializedError."""
-    return _pending.config if _pending is not None and _bound.get() is None else installed().config
+    to_join = _pending
+    return to_join.config if to_join is not None and _bound.get() is None else installed().config
 
 
 def pending() -> Pending | None:

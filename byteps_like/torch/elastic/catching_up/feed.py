@@ -23,6 +23,7 @@ from byteps_like.torch.elastic.catching_up.messages import (
     sent,
 )
 from byteps_like.torch.elastic.catching_up.stripes import Bytes, Stripe
+from byteps_like.torch.job.sealed import Seal
 from byteps_like.torch.job.trees import flatten
 
 logger = logging.getLogger(__name__)
@@ -43,8 +44,11 @@ class _Queued:
 class Feed:
     """To the last rank of `group`, whose other ranks send the other stripes. Of its calls only `finish` blocks."""
 
-    def __init__(self, communicator: Any, group: Group, is_busy: Callable[[], bool], name: str) -> None:
-        """`communicator` is closed with it. `is_busy`: whether gradients are on their way."""
+    def __init__(
+        self, communicator: Any, group: Group, is_busy: Callable[[], bool], name: str, seal: Callable[[int], Seal]
+    ) -> None:
+        """`communicator` is closed with it. `is_busy`: whether gradients are on their way. `seal`: of each record."""
+        self._seal = seal
         self._communicator, self._group, self._is_busy = communicator, group, is_busy
         self._place = group.rank, group.size - 1
         self.name = name
@@ -132,8 +136,9 @@ class Feed:
             return self._queue[0] if self._queue else None
 
     def _send_record(self, number: int, item: _Queued) -> None:
-        self._send(RecordHead(number, len(item.text), item.stripe.nbytes).packed())
-        self._send(as_bytes(item.text))
+        text = self._seal(number).close(self._group.rank, item.text)
+        self._send(RecordHead(number, len(text), item.stripe.nbytes).packed())
+        self._send(as_bytes(text))
         for offset, nbytes in chunks(item.stripe.nbytes):
             self._give_way()
             self._send(item.stripe.read(offset, nbytes))

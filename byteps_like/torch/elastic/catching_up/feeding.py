@@ -20,6 +20,7 @@ from byteps_like.torch.elastic.catching_up.messages import (
     address_of,
     addresses,
     listening,
+    seal_of,
 )
 from byteps_like.torch.elastic.catching_up.steps import Record, before_steps
 from byteps_like.torch.elastic.state import State
@@ -126,7 +127,8 @@ class Feeding:
         if not self._hooks:
             self._hooks = [before_steps(one, partial(self._put, name)) for name, one in optimizers(what).items()]
         group = world.entered(communicator, _runtime.rank())
-        feed = Feed(communicator, group, partial(is_reducing, what), name)
+        seal = partial(seal_of, _runtime.settings(), world.incarnation)
+        feed = Feed(communicator, group, partial(is_reducing, what), name, seal)
         feed.begin(kept(what))
         self._feeds.append(feed)
 

@@ -17,6 +17,7 @@ from byteps_like.config import Config
 from byteps_like.control.calls.secret import derive, load
 from byteps_like.errors import CorruptError
 from byteps_like.torch.elastic.catching_up.stripes import Bytes
+from byteps_like.torch.job.sealed import Seal
 
 CHUNK_BYTES = 256 << 10
 """Of one message: so long may gradients wait behind it."""
@@ -117,6 +118,12 @@ BEHIND_BYTES = _BEHIND.size
 def as_bytes(text: bytes) -> Bytes:
     """A copy that can be sent."""
     return np.frombuffer(text, np.uint8).copy()
+
+
+def seal_of(config: Config, incarnation: bytes, record: int) -> Seal:
+    """With which the text of a record goes: what becomes objects again has to be a worker's of this job and world."""
+    key = derive(load(config), f"catch up {incarnation.hex()}")
+    return Seal(key, "catch up", 0, record)
 
 
 def listening(config: Config) -> Any:

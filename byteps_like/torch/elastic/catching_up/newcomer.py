@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
-from byteps_like.collectives.api import Group
 from byteps_like.config import Config
 from byteps_like.control.calls.client import catch_up
 from byteps_like.errors import BytePSLikeError, CorruptError, DeadlineError, ShutdownError, StalledError
@@ -25,6 +25,7 @@ from byteps_like.torch.elastic.catching_up.messages import (
     chunks,
     listening,
     received,
+    seal_of,
 )
 from byteps_like.torch.elastic.catching_up.steps import repeat
 from byteps_like.torch.elastic.catching_up.stripes import Stripe
@@ -55,7 +56,10 @@ class _Opened:
 class CatchingUp:
     """Threads: one receives from each worker that sends, one makes the steps."""
 
-    def __init__(self, communicator: Any, group: Group, what: Followed, config: Config) -> None:
+    def __init__(self, communicator: Any, world: FeedingWorld, what: Followed, config: Config) -> None:
+        """`communicator` listens at the last of the addresses in `world`, and is closed with it."""
+        group = world.entered(communicator, world.feeders)
+        self._seal = partial(seal_of, config, world.incarnation)
         self._communicator, self._group, self._what = communicator, group, what
         self._patience, self._longest = _PATIENCE * config.failure_timeout, config.stall_timeout
         self._feeders = group.size - 1
@@ -109,6 +113,7 @@ class CatchingUp:
         with self._changed:
             self.error = self.error or error
             self._changed.notify_all()
+        self._communicator.close()  # at once: else workers would wait for it as their world ends
 
     def _receive(self, rank: int) -> None:
         while self.error is None:
@@ -116,10 +121,12 @@ class CatchingUp:
             if head.is_end:
                 self._note_end(head.text_bytes)
                 return
-            text = received(self._group, head.text_bytes, rank).tobytes()
+            text = self._seal(head.number).open(rank, received(self._group, head.text_bytes, rank).tobytes())
             stripe = Stripe(self._open(head.number, text).tensors, rank, self._feeders)
             if stripe.nbytes != head.stripe_bytes:
-                raise CorruptError(f"worker {rank} has sent {head}, and its stripe has {stripe.nbytes} bytes")
+                raise CorruptError(
+                    f"worker {rank} has sent {head}, and its stripe has {stripe.nbytes} bytes", operation="catch up"
+                )
             for offset, nbytes in chunks(stripe.nbytes):
                 stripe.write(offset, received(self._group, nbytes, rank))
             self._note_stripe(rank, head, behind_unpacked(received(self._group, BEHIND_BYTES, rank)))
@@ -174,7 +181,7 @@ class CatchingUp:
 def follow(config: Config, state: State) -> CatchingUp | None:
     """Blocks until the workers have begun to send; None: they don't, and why is logged."""
     what = followed(state)
-    if not what:
+    if not what or find_spec("byteps_like._core") is None:
         logger.info("this state can't be sent before this process joins: the others wait for that")
         return None
     communicator = listening(config)
@@ -182,7 +189,7 @@ def follow(config: Config, state: State) -> CatchingUp | None:
         text = _feeders(config, FeedingWorld((address_of(communicator),)).text)
         if text:
             world = FeedingWorld.of(text)
-            return CatchingUp(communicator, world.entered(communicator, world.feeders), what, config)
+            return CatchingUp(communicator, world, what, config)
     except BytePSLikeError as error:
         logger.info("this process joins at once: %s", error)
     communicator.close()

@@ -33,7 +33,7 @@ def before_steps(optimizer: torch.optim.Optimizer, call: Callable[[Record | None
 
     def hook(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         closures = [*args[1:], *kwargs.values()]  # the first one is the optimizer
-        call(_record(optimizer) if not any(closures) else None)
+        call(_record(optimizer) if all(one is None for one in closures) else None)
 
     return optimizer.register_step_pre_hook(hook)
 
@@ -48,10 +48,12 @@ def repeat(optimizer: torch.optim.Optimizer, record: Record) -> None:
         group.update(values)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = None if gradient is None else gradient.to(parameter.device)
-    with optimizer.skip_synchronize() if isinstance(optimizer, DistributedOptimizerMixin) else nullcontext():
-        optimizer.step()
-    for parameter in parameters:
-        parameter.grad = None
+    try:
+        with optimizer.skip_synchronize() if isinstance(optimizer, DistributedOptimizerMixin) else nullcontext():
+            optimizer.step()
+    finally:
+        for parameter in parameters:
+            parameter.grad = None
 
 
 def _record(optimizer: torch.optim.Optimizer) -> Record | None:

@@ -17,16 +17,16 @@ from byteps_like.errors import CorruptError
 from byteps_like.torch.elastic.catching_up import feed as feeds
 from byteps_like.torch.elastic.catching_up.feed import Feed
 from byteps_like.torch.elastic.catching_up.followed import followed, is_reducing, kept
-from byteps_like.torch.elastic.catching_up.messages import FeedingWorld, address_of, listening
+from byteps_like.torch.elastic.catching_up.messages import FeedingWorld, address_of, listening, seal_of
 from byteps_like.torch.elastic.catching_up.newcomer import CatchingUp
 from byteps_like.torch.elastic.catching_up.steps import before_steps
 from byteps_like.torch.job.trees import tensors_of
 
 
-def config(transport: str = "auto") -> Config:
+def config(transport: str = "auto", secret: str = "5") -> Config:
     """ "tls": encrypted TCP."""
     ways = {"transport": "tcp", "tls": "on"} if transport == "tls" else {"transport": transport}
-    return Config.from_env({}, secret="5" * 64, host="127.0.0.1", scheduler="127.0.0.1:1", **ways)
+    return Config.from_env({}, secret=secret * 64, host="127.0.0.1", scheduler="127.0.0.1:1", **ways)
 
 
 class Trainee:
@@ -58,15 +58,16 @@ class Job:
         self.step(0)
         communicators = [listening(config(transport)) for _ in range(workers + 1)]
         world = FeedingWorld.of(FeedingWorld(tuple(map(address_of, communicators))).text)
-        groups = [world.entered(communicator, rank) for rank, communicator in enumerate(communicators)]
-        self.feeds = [self._feed(*one) for one in zip(self.workers, communicators, groups, strict=False)]
+        groups = [world.entered(communicator, rank) for rank, communicator in enumerate(communicators[:-1])]
+        self.feeds = [self._feed(*one, world) for one in zip(self.workers, communicators, groups, strict=False)]
         what = followed(self.newcomer.state)
-        self.following = CatchingUp(communicators[-1], groups[-1], what, config())
+        self.following = CatchingUp(communicators[-1], world, what, config())
 
-    def _feed(self, worker: Trainee, communicator: Any, group: Any) -> Feed:
+    def _feed(self, worker: Trainee, communicator: Any, group: Any, world: FeedingWorld, secret: str = "5") -> Feed:
         worker.state.save()
         what = followed(worker.state)
-        feed = Feed(communicator, group, partial(is_reducing, what), "newcomer 1")
+        seal = partial(seal_of, config(secret=secret), world.incarnation)
+        feed = Feed(communicator, group, partial(is_reducing, what), "newcomer 1", seal)
         feed.begin(kept(what))
         before_steps(worker.optimizer, lambda record: feed.put({"optimizer": "optimizer", **(record or {})}))
         return feed
@@ -144,6 +145,21 @@ def test_a_newcomer_goes_on_without_a_worker_that_is_gone() -> None:
         assert not job.following.wait_until_level()
 
 
+def test_a_newcomer_makes_nothing_of_what_no_worker_has_sealed() -> None:
+    job = Job.__new__(Job)
+    job.workers, newcomer = [Trainee(1)], Trainee(2)
+    before = newcomer.bits()
+    communicators = [listening(config()), listening(config())]
+    world = FeedingWorld(tuple(map(address_of, communicators)))
+    group = world.entered(communicators[0], 0)
+    job.feeds = [job._feed(job.workers[0], communicators[0], group, world, secret="6")]
+    job.following = CatchingUp(communicators[1], world, followed(newcomer.state), config())
+    with closing(job):
+        job.following.wait_until_near()
+        assert "is not what it has sent" in str(job.following.error)
+    assert newcomer.bits() == before
+
+
 def test_a_newcomer_that_is_too_slow_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes in nothing, and steps wait for it up to as many bytes as the state has."""
     monkeypatch.setattr(feeds, "_LEAST_ROOM", 0)
@@ -154,7 +170,7 @@ def test_a_newcomer_that_is_too_slow_is_given_up(monkeypatch: pytest.MonkeyPatch
         communicators = [listening(config()), listening(config())]
         world = FeedingWorld(tuple(map(address_of, communicators)))
         undo.callback(communicators[1].close)
-        feed = job._feed(worker, communicators[0], world.entered(communicators[0], 0))
+        feed = job._feed(worker, communicators[0], world.entered(communicators[0], 0), world)
         undo.callback(feed.close)
         for number in range(1, 6):
             worker.step(number)
