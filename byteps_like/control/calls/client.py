@@ -349,8 +349,8 @@ def order_drain(config: Config, order: DrainOrder, timeout: float = 5.0) -> Drai
 
 def catch_up(config: Config, address: str, timeout: float) -> str:
     """Who sends to `address` what the workers of the elastic job that runs have, as soon as they have begun; "": nobody
-    does. Raises RefusedError where there are no such workers, DeadlineError after `timeout` seconds, and then may be
-    called again, and as above."""
+    does. Raises RefusedError where there are no such workers, DeadlineError if they come to no commit within `timeout`
+    seconds, and as above."""
     return control_loop().run(_catch_up(config, address, timeout))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from byteps_like.control import bounds
 from byteps_like.control.members.membership import Membership
@@ -20,16 +19,7 @@ from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.errors import BytePSLikeError, DeadlineError, RefusedError
 from byteps_like.worker.api import Newcomer
 
-_ENDED = "the world that was caught up with has ended: join, or ask again"
-
-
-@dataclass
-class _Asking:
-    newcomer: Newcomer
-    answer: asyncio.Future[str]
-    """Who feeds it."""
-    waits: int = 0
-    """Calls that wait for it."""
+_ENDED = "the world that was to be caught up with has ended"
 
 
 class Newcomers:
@@ -38,14 +28,15 @@ class Newcomers:
     def __init__(self, membership: Membership, send: Callable[[], None]) -> None:
         """`send`: has what is in the membership's outbox go out."""
         self._membership, self._send = membership, send
-        self._asking: dict[str, _Asking] = {}
-        """By address."""
+        self._waiting: dict[int, asyncio.Future[str]] = {}
+        """For who feeds them, by number."""
+        self._fed = 0
         self._world = 0
 
     @property
     def count(self) -> int:
-        """How many ask, or are being fed, in this world."""
-        return len(self._asking)
+        """How many wait, or have been told who feeds them, in this world."""
+        return len(self._waiting) + self._fed
 
     async def catch_up(self, request: pb.CatchUpRequest) -> pb.CatchUpReply:
         """Answers when the workers have begun to send. Raises RefusedError where there is nobody to catch up with,
@@ -53,18 +44,17 @@ class Newcomers:
         address = bounds.short("address", request.address, bounds.LARGEST_JOIN)
         timeout = bounds.finite("timeout_s", request.timeout_s)
         self.follow_world()
-        asking = self._asking.get(address) or self._welcome(address)
-        asking.waits += 1
+        number = self._welcome(address)
         try:
             async with asyncio.timeout(timeout):
-                return pb.CatchUpReply(feeders=await asyncio.shield(asking.answer))
+                return pb.CatchUpReply(feeders=await self._waiting[number])
         except BytePSLikeError:  # a DeadlineError is a TimeoutError, too
             raise
         except TimeoutError:
             text = f"no commit of the workers came within {timeout:.1f} s"
             raise DeadlineError(text, operation="catch up", elapsed=timeout) from None
         finally:
-            asking.waits -= 1
+            self._waiting.pop(number, None)
 
     async def feed(self, request: pb.FeedRequest) -> pb.FeedReply:
         """A worker says who sends. Raises RefusedError for anybody else, and the failure of its epoch."""
@@ -72,9 +62,10 @@ class Newcomers:
             raise RefusedError("only workers feed newcomers", operation="feed")
         self.follow_world()
         feeders = bounds.short("feeders", request.feeders, bounds.LARGEST_JOIN)
-        for asking in self._asking.values():
-            if asking.newcomer.number == request.newcomer and not asking.answer.done():
-                asking.answer.set_result(feeders)
+        answer = self._waiting.get(request.newcomer)
+        if answer is not None and not answer.done():
+            answer.set_result(feeders)
+            self._fed += bool(feeders)
         return pb.FeedReply()
 
     def follow_world(self) -> None:
@@ -82,24 +73,24 @@ class Newcomers:
         running = self._membership.number if self._membership.state is JobState.RUNNING else 0
         if running == self._world:
             return
-        self._world = running
-        for asking in self._asking.values():
-            if not asking.answer.done() and asking.waits:
-                asking.answer.set_exception(RefusedError(_ENDED, operation="catch up"))
-        self._asking.clear()
+        self._world, self._fed = running, 0
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(RefusedError(_ENDED, operation="catch up"))
 
-    def _welcome(self, address: str) -> _Asking:
+    def _welcome(self, address: str) -> int:
+        """Its number."""
         self._check_place()
         # As of members, whose count the next scheduler takes up: for the workers a number that they know is fed.
         self._membership.last_member += 1
         newcomer = Newcomer(self._membership.last_member, address)
-        asking = self._asking[address] = _Asking(newcomer, asyncio.get_running_loop().create_future())
+        self._waiting[newcomer.number] = asyncio.get_running_loop().create_future()
         epoch = self._membership.epoch
         to = [seat.id for seat in epoch.present() if seat.is_worker] if epoch is not None else []
         text = f"newcomer {newcomer.number} would catch up with the workers"
         self._membership.outbox.append(Notice(tuple(to), WatchEvent(EventKind.NEWCOMER, text, newcomer=newcomer)))
         self._send()
-        return asking
+        return newcomer.number
 
     def _check_place(self) -> None:
         """Raises RefusedError unless a world runs, in which its workers send their state, and the next has room."""
@@ -109,5 +100,5 @@ class Newcomers:
             raise RefusedError("no world runs that could be caught up with", operation="catch up")
         if succession is None or not all(seat.member.native for seat in epoch.workers()):
             raise RefusedError("the workers of this job feed no newcomers", operation="catch up")
-        if epoch.staying + len(forming.workers) + self.count >= succession.limits.most:
+        if epoch.staying + len(forming.workers) + len(self._waiting) >= succession.limits.most:
             raise RefusedError("the next world has no room for more workers", operation="catch up")

@@ -223,6 +223,6 @@ def _parts(path: Path) -> Path:
 
 def _rank() -> int:
     try:
-        return _runtime.current().worker.rank
+        return _runtime.installed().worker.rank
     except NotInitializedError:
         return recorder.member

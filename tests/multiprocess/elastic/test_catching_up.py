@@ -95,6 +95,16 @@ def test_steps_that_cannot_be_followed(tmp_path: Path, warm_python: list[str]) -
         check_ends(*old, third)
 
 
+def test_where_nothing_is_committed_a_newcomer_joins_at_once(tmp_path: Path, warm_python: list[str]) -> None:
+    goal = {"KIND": "adam", "GOAL": "10", "SIZE": "3", "UNCOMMITTED": "1", "BYTEPS_LIKE_FAILURE_TIMEOUT": "2"}
+    with training(tmp_path, warm_python, goal, servers=1) as (job, old):
+        third = job.start(**goal)
+        for worker in (*old, third):
+            job.ended(worker)
+        assert third.events("began")[0]["moved"] > 2 * WEIGHTS
+        check_ends(*old, third)
+
+
 def test_a_newcomer_that_dies_costs_nobody_anything(tmp_path: Path, warm_python: list[str]) -> None:
     goal = {"KIND": "adam", "GOAL": "60", "SIZE": "2"}
     with training(tmp_path, warm_python, goal, servers=1) as (job, old):

@@ -2,8 +2,8 @@
 
 Steps go on until there have been `GOAL` in a world of `SIZE`. `KIND` is how: "adam", with clipped gradients; "ddp", a
 module whose gradients are averaged in backward, with a rate that changes; "crossing", whose steps can't be followed.
-A newcomer with `SPOIL` adds something to its weights in each step; one with `SLOW`, a path, takes the state of the
-others, but does not get on until there is such a file.
+With `UNCOMMITTED` nothing is kept. A newcomer with `SPOIL` adds something to its weights in each step; one with
+`SLOW`, a path, takes the state of the others, but does not get on until there is such a file.
 """
 
 import json
@@ -75,7 +75,7 @@ def train(state):
         state.step += 1
         state.last += bps.size() == SIZE
         say(event="step", step=state.step)
-        state.commit()
+        state.check_host_updates() if "UNCOMMITTED" in os.environ else state.commit()
 
 
 state = bps.elastic.TorchState(model, optimizer, step=0, last=0)

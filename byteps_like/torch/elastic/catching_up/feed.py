@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from byteps_like.collectives.api import Group
-from byteps_like.errors import BytePSLikeError, CapacityError, ShutdownError
+from byteps_like.errors import CapacityError, ShutdownError
 from byteps_like.torch.elastic.catching_up.messages import (
     CHUNK_BYTES,
     RecordHead,
@@ -42,7 +42,7 @@ class _Queued:
 
 
 class Feed:
-    """To the last rank of `group`, whose other ranks send the other stripes. Of its calls only `finish` blocks."""
+    """To the last rank of `group`, whose other ranks send the other stripes. `finish` blocks, `close` for a goodbye."""
 
     def __init__(
         self, communicator: Any, group: Group, is_busy: Callable[[], bool], name: str, seal: Callable[[int], Seal]
@@ -124,7 +124,7 @@ class Feed:
                 number += 1
             if self.error is None:
                 self._send(RecordHead(-1, number, 0).packed())
-        except BytePSLikeError as error:
+        except Exception as error:  # noqa: BLE001 - of tensors, too: the newcomer joins without
             self.give_up(error)
         if self.error is not None:
             self._communicator.close()

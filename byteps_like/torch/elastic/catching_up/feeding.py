@@ -133,6 +133,7 @@ class Feeding:
         self._feeds.append(feed)
 
     def _put(self, name: str, step: Record | None) -> None:
+        self._feeds = [feed for feed in self._feeds if feed.error is None]
         for feed in self._feeds:
             if step is None:
                 feed.give_up(InvalidArgumentError(f"a step of {name!r} can't be repeated", operation="catch up"))

@@ -41,10 +41,9 @@ def kept(what: Followed) -> dict[str, Any]:
 def take(what: Followed, content: Mapping[str, Any]) -> None:
     """Makes it what another process has kept. Raises what loading raises."""
     for name, handler in what.items():
-        if isinstance(handler, ModelStateHandler):
-            handler.value.load_state_dict(content[name])
-        else:
-            torch.optim.Optimizer.load_state_dict(handler.value, content[name])
+        value = handler.value
+        plain: Any = super(DistributedOptimizerMixin, value) if isinstance(value, DistributedOptimizerMixin) else value
+        plain.load_state_dict(content[name])
 
 
 def is_reducing(what: Followed) -> bool:

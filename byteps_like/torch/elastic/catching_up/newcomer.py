@@ -14,7 +14,7 @@ import torch
 
 from byteps_like.config import Config
 from byteps_like.control.calls.client import catch_up
-from byteps_like.errors import BytePSLikeError, CorruptError, DeadlineError, ShutdownError, StalledError
+from byteps_like.errors import BytePSLikeError, CorruptError, ShutdownError, StalledError
 from byteps_like.torch.elastic.catching_up.followed import Followed, followed, optimizers, take
 from byteps_like.torch.elastic.catching_up.messages import (
     BEHIND_BYTES,
@@ -35,10 +35,11 @@ from byteps_like.torch.job.trees import unflatten
 
 logger = logging.getLogger(__name__)
 
-_ASK_SECONDS = 30.0
-"""Of one call to the scheduler: it is made again until the workers come to a commit."""
 _NEAR = 1
 """Steps behind the workers at which it asks for its place: as many are made until it has it."""
+_MOST_OPEN = 8
+"""Records that come in before the first of them is made: what workers can't send fills their queues, which have a
+limit."""
 _PATIENCE = 3.0
 """Failure timeouts in which the last steps must come, once it is one of them."""
 
@@ -121,6 +122,7 @@ class CatchingUp:
             if head.is_end:
                 self._note_end(head.text_bytes)
                 return
+            self._wait_for_room(head.number)
             text = self._seal(head.number).open(rank, received(self._group, head.text_bytes, rank).tobytes())
             stripe = Stripe(self._open(head.number, text).tensors, rank, self._feeders)
             if stripe.nbytes != head.stripe_bytes:
@@ -130,6 +132,10 @@ class CatchingUp:
             for offset, nbytes in chunks(stripe.nbytes):
                 stripe.write(offset, received(self._group, nbytes, rank))
             self._note_stripe(rank, head, behind_unpacked(received(self._group, BEHIND_BYTES, rank)))
+
+    def _wait_for_room(self, number: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: number - self.made < _MOST_OPEN or self.error is not None)
 
     def _open(self, number: int, text: bytes) -> _Opened:
         """The record, which the first of its stripes makes."""
@@ -179,14 +185,15 @@ class CatchingUp:
 
 
 def follow(config: Config, state: State) -> CatchingUp | None:
-    """Blocks until the workers have begun to send; None: they don't, and why is logged."""
+    """Blocks until the workers have begun to send, at a commit within `failure_timeout`; None: they don't, and why is
+    logged."""
     what = followed(state)
     if not what or find_spec("byteps_like._core") is None:
         logger.info("this state can't be sent before this process joins: the others wait for that")
         return None
     communicator = listening(config)
     try:
-        text = _feeders(config, FeedingWorld((address_of(communicator),)).text)
+        text = catch_up(config, FeedingWorld((address_of(communicator),)).text, config.failure_timeout)
         if text:
             world = FeedingWorld.of(text)
             return CatchingUp(communicator, world, what, config)
@@ -194,11 +201,3 @@ def follow(config: Config, state: State) -> CatchingUp | None:
         logger.info("this process joins at once: %s", error)
     communicator.close()
     return None
-
-
-def _feeders(config: Config, address: str) -> str:
-    while True:
-        try:
-            return catch_up(config, address, _ASK_SECONDS)
-        except DeadlineError:
-            continue

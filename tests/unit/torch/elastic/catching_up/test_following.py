@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -15,6 +16,7 @@ import byteps_like.torch as bps
 from byteps_like.config import Config
 from byteps_like.errors import CorruptError
 from byteps_like.torch.elastic.catching_up import feed as feeds
+from byteps_like.torch.elastic.catching_up import newcomer
 from byteps_like.torch.elastic.catching_up.feed import Feed
 from byteps_like.torch.elastic.catching_up.followed import followed, is_reducing, kept
 from byteps_like.torch.elastic.catching_up.messages import FeedingWorld, address_of, listening, seal_of
@@ -119,6 +121,21 @@ def test_a_newcomer_is_near_though_nobody_makes_steps() -> None:
         assert job.newcomer.bits() == job.workers[0].bits()
 
 
+def test_a_newcomer_takes_in_no_more_than_it_can_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has no room for waits at the workers, whose queues have a limit."""
+    may_go_on, make = threading.Event(), newcomer.repeat
+    monkeypatch.setattr(newcomer, "repeat", lambda *step: (may_go_on.wait(30), make(*step)))
+    with closing(Job(2)) as job:
+        for number in range(1, 40):
+            job.step(number)
+        time.sleep(1.0)
+        assert job.following.made == 1 and len(job.following._records) <= newcomer._MOST_OPEN
+        may_go_on.set()
+        job.finish()
+        assert job.following.wait_until_level() and job.following.made == 40
+        assert job.newcomer.bits() == job.workers[0].bits()
+
+
 def test_workers_go_on_without_a_newcomer_that_is_gone() -> None:
     with closing(Job(2)) as job:
         job.step(1)
@@ -147,17 +164,17 @@ def test_a_newcomer_goes_on_without_a_worker_that_is_gone() -> None:
 
 def test_a_newcomer_makes_nothing_of_what_no_worker_has_sealed() -> None:
     job = Job.__new__(Job)
-    job.workers, newcomer = [Trainee(1)], Trainee(2)
-    before = newcomer.bits()
+    job.workers, stranger = [Trainee(1)], Trainee(2)
+    before = stranger.bits()
     communicators = [listening(config()), listening(config())]
     world = FeedingWorld(tuple(map(address_of, communicators)))
     group = world.entered(communicators[0], 0)
     job.feeds = [job._feed(job.workers[0], communicators[0], group, world, secret="6")]
-    job.following = CatchingUp(communicators[1], world, followed(newcomer.state), config())
+    job.following = CatchingUp(communicators[1], world, followed(stranger.state), config())
     with closing(job):
         job.following.wait_until_near()
         assert "is not what it has sent" in str(job.following.error)
-    assert newcomer.bits() == before
+    assert stranger.bits() == before
 
 
 def test_a_newcomer_that_is_too_slow_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
