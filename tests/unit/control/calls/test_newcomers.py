@@ -117,9 +117,9 @@ def test_nobody_may_feed_it_and_the_first_word_counts(job: ElasticJob) -> None:
     first, second = job.form(*PAIR)
     call = job.catch_up("a")
     number = heard(first, 1)[0].number
-    second.feed(number + 7, "of nobody")
-    first.feed(number, "")
-    second.feed(number, "they do")
+    feed(job, second, number + 7, "of nobody")
+    feed(job, first, number, "")
+    feed(job, second, number, "they do")
     assert call.result(PATIENCE) == ""
     assert query_status(job.config()).text == ""
 
