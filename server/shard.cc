@@ -81,7 +81,7 @@ void Shard::Reset(const ShardWorld& world, const std::shared_ptr<Relay>& relay, 
   servers.reserve(world.chain.size());
   for (const ShardAddress& one : world.chain) servers.push_back(one.server);
   const auto own = std::ranges::find_if(world.chain, is_own) - world.chain.begin();
-  store_.Reset(world.size(), std::move(servers), static_cast<uint32_t>(own));
+  store_.Reset({world.size(), world.epoch, std::move(servers), static_cast<uint32_t>(own)});
   adoptions_.Reset(world.size());
   given_up_.clear();
   memory_.Trim();

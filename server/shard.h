@@ -52,7 +52,8 @@ struct ShardWorld {
   Incarnation incarnation{};
   Aggregator own{};                       // if this server is one
   std::vector<Aggregator> aggregators{};  // else, those of other servers
-  // All shards of all servers, as workers number them, where store keys may have copies. Not with aggregators.
+  // All shards of all servers, as workers number them, where what they keep goes on in the next world, and may have
+  // copies in this one. Not with aggregators.
   std::vector<ShardAddress> chain{};
   bool elastic = false;  // sums are finished without workers that are gone, and by other servers if one dies. Not with
                          // aggregators
@@ -148,16 +149,18 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink, private
   double Now() const override;
   void CallStoreAt(double time) override;
   void Record(TraceRecord record) override;
-  void KickCopies(uint32_t shard) override { chain_->Kick(shard); }
+  void KickWayTo(uint32_t shard) override { chain_->Kick(shard); }
   void ConfirmCopy(uint32_t shard, Header copied) override { chain_->Confirm(shard, copied); }
   void EndWaysTo(uint32_t server) override { chain_->Lose(server); }
   void CountCopies();
   void Seal(bool on);
-  bool NextCopy(uint32_t shard, Outgoing& next, std::shared_ptr<const void>& keep) override;
+  bool NextForShard(uint32_t shard, Outgoing& next, std::shared_ptr<const void>& keep) override;
   void OnNewWay(uint32_t shard) override;
   void OnCopied(uint32_t shard, const Header& header) override;
   std::byte* PlaceForCopy(uint32_t shard, const Header& header) override;
   void OnCopy(uint32_t shard, const Header& header, const std::byte* payload) override;
+  Result<std::string> OnQuestion(std::span<const std::byte> asked) override { return store_.AnswerShard(asked); }
+  void OnAnswer(uint32_t shard, const Header& header, std::span<const std::byte> payload) override;
   void OnChainFailed(const Status& why) override { FailOnLoop(why.code(), why.message()); }
   bool OnStoreFrame(Peer& peer, const Header& header, const std::byte* payload);
   bool NextStoreValue(Peer& peer, Outgoing& next);
@@ -261,7 +264,7 @@ class Shard : private LinkHandler, private StoreHost, private RelaySink, private
   std::vector<std::unique_ptr<Link>> closing_;
   std::shared_ptr<Relay> relay_;                    // of an aggregator
   std::deque<std::shared_ptr<Relay>> past_relays_;  // whose timers run out
-  std::shared_ptr<ChainLinks> chain_;               // where store keys may have copies
+  std::shared_ptr<ChainLinks> chain_;               // to all shards, as ShardWorld::chain says
   std::deque<std::shared_ptr<ChainLinks>> past_chains_;
   Thread thread_;
 };

@@ -79,13 +79,20 @@ void Shard::CountCopies() {
   stats_.replicated.store(store_.copies().replicated(), std::memory_order_relaxed);
 }
 
-bool Shard::NextCopy(uint32_t shard, Outgoing& next, std::shared_ptr<const void>& keep) {
-  if (!failure_.ok() || !store_.copies().Next(shard, next, keep)) return false;
-  stats_.copied += next.header.length;
+bool Shard::NextForShard(uint32_t shard, Outgoing& next, std::shared_ptr<const void>& keep) {
+  if (!failure_.ok() || !store_.NextForShard(shard, next, keep)) return false;
+  if (next.header.type == FrameType::kCopy) stats_.copied += next.header.length;
   return true;
 }
 
-void Shard::OnNewWay(uint32_t shard) { store_.copies().OnNewWay(shard); }
+void Shard::OnNewWay(uint32_t shard) {
+  store_.copies().OnNewWay(shard);
+  store_.asks().OnNewWay(shard);
+}
+
+void Shard::OnAnswer(uint32_t shard, const Header& header, std::span<const std::byte> payload) {
+  if (failure_.ok()) store_.asks().OnAnswer(shard, header, payload);
+}
 
 void Shard::OnCopied(uint32_t shard, const Header& header) {
   if (!failure_.ok()) return;

@@ -250,6 +250,10 @@ class PortableWorker(Stands):
         self._raise_error()
         return ask_kept(self, requests)
 
+    @property
+    def lasting(self) -> None:
+        """Jobs with portable workers are of one world."""
+
     def _differ(self, declared: Declared, known: KeepSpec, spec: KeepSpec) -> MismatchError:
         name = declared.spec.name
         return MismatchError(f"rank {self.rank} keeps {name!r} as {known}, and asks for {spec}", key=name)

@@ -85,7 +85,7 @@ class NativeServer:
             stall_timeout,
             rank,
             elastic=view.finishes_sums,
-            chain=self._shards(view.servers) if view.outlives_servers else [],
+            chain=self._shards(view.servers) if view.finishes_sums else [],
             **self._racks(view, rank),
         )
 

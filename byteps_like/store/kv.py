@@ -34,7 +34,7 @@ from byteps_like.store.policies.policy import Policy
 from byteps_like.store.policies.registry import text_of
 from byteps_like.store.row_split import Ids, RowSplit, RowSplits, ShardRows
 from byteps_like.store.saving.carrying import hand_over
-from byteps_like.store.saving.checkpoint import Taken, restore, save, take
+from byteps_like.store.saving.checkpoint import Taken, leave, restore, save, take
 from byteps_like.store.saving.keys import Savable, SavedStore
 from byteps_like.store.saving.manifest import Manifest, SavedTensor
 from byteps_like.store.saving.memory import gather, scatter
@@ -455,13 +455,18 @@ class KV:
         with self._all_begun() as saved:
             return save(saved, Path(path))
 
-    def taken(self, leaving: Iterable[int] = ()) -> Taken:
+    def taken(self) -> Taken:
         """This rank's share of a checkpoint, in its memory. See Store.taken."""
         with self._all_begun() as saved:
-            return take(saved, leaving=leaving)
+            return take(saved)
+
+    def leave(self, leaving: Iterable[int] = ()) -> Taken:
+        """What goes on in the next world of an elastic job. See Store.leave."""
+        with self._all_begun() as saved:
+            return leave(saved, leaving)
 
     def take_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
-        """Makes the rows those that ranks have carried here. See Store.take_over."""
+        """Makes the rows those of the world before. See Store.take_over."""
         with self._all_begun() as saved:
             hand_over(saved, manifest, contents)
 

@@ -34,7 +34,7 @@ from byteps_like.store.policies.registry import text_of
 from byteps_like.store.policies.unlocked import Hogwild
 from byteps_like.store.portions import BOARD, Passes, Portion, board_of
 from byteps_like.store.saving.carrying import hand_over
-from byteps_like.store.saving.checkpoint import Taken, restore, save, take
+from byteps_like.store.saving.checkpoint import Taken, leave, restore, save, take
 from byteps_like.store.saving.keys import Savable, SavedStore
 from byteps_like.store.saving.manifest import Manifest, SavedTensor
 from byteps_like.store.saving.memory import gather, scatter
@@ -144,7 +144,7 @@ class Store:
 
     def reopen(self, worker: Worker | None = None) -> None:
         """Has servers of the next world of an elastic job keep it, with zeros at first: `take_over` gives it the values
-        that ranks have carried there. What a codec has left out stays this rank's. All ranks that had the store call
+        of the world before. What a codec has left out stays this rank's. All ranks that had the store call
         it, and others make it. Blocks, and raises, as making it does; InvalidArgumentError for a store with an upper
         group, which is of one world."""
         if self.upper is not None:
@@ -160,8 +160,9 @@ class Store:
                 self.owe(name, residual)
 
     def take_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
-        """Makes values, states and versions those that ranks have carried here from another world, of which this rank
-        has `contents` (see bps.elastic.run). All ranks call it; blocks until all are there."""
+        """Makes values, states and versions those of the world before: `contents` are in this rank's memory, or say
+        where servers have set them aside (see `leave`). All ranks call it; blocks until all are there. Raises
+        ValuesLostError where a server is gone that had some."""
         with saved_together(self.name, [self]) as saved:
             hand_over(saved, manifest, contents)
 
@@ -417,12 +418,18 @@ class Store:
         with saved_together(self.name, [self]) as saved:
             return save(saved, Path(path))
 
-    def taken(self, leaving: Iterable[int] = ()) -> Taken:
+    def taken(self) -> Taken:
         """This rank's share of a checkpoint, in its memory, for whoever writes it while training goes on: see
-        bps.elastic.save. All ranks call it, as `checkpoint`; blocks until all have theirs. Ranks that are `leaving` get
-        none. Raises as `checkpoint`."""
+        bps.elastic.save. All ranks call it, as `checkpoint`; blocks until all have theirs. Raises as `checkpoint`."""
         with saved_together(self.name, [self]) as saved:
-            return take(saved, leaving=leaving)
+            return take(saved)
+
+    def leave(self, leaving: Iterable[int] = ()) -> Taken:
+        """What goes on in the next world of an elastic job (see bps.elastic.run): where servers have set it aside, or,
+        where these don't go on, this rank's share; ranks that are `leaving` the job have none. All ranks call it, as
+        `checkpoint`, and contribute nothing any more. Raises as `checkpoint`."""
+        with saved_together(self.name, [self]) as saved:
+            return leave(saved, leaving)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Makes values, states and versions those of a checkpoint, from any number of ranks and servers. All ranks call

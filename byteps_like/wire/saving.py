@@ -22,6 +22,8 @@ _NO_WORD = 0xFFFFFFFF
 _HEAD = struct.Struct("<QQII")
 _VERSION = struct.Struct("<Q")
 _PAGE = struct.Struct("<QQ")
+_ASIDE = struct.Struct("<IIQq")
+_NO_SHARD = 0xFFFFFFFF
 
 
 class StateRequest(IntEnum):
@@ -35,6 +37,9 @@ class StateRequest(IntEnum):
     WRITE_ROWS = 6
     COMMIT = 7
     GIVE_UP = 8
+    SET_ASIDE = 9
+    TAKE = 10
+    TAKE_ROWS = 11
 
 
 class SavedPart(IntEnum):
@@ -55,6 +60,30 @@ class KeyHead:
     """Contributions that are in no version yet."""
     clocks: tuple[int, ...]
     """By rank, how many of its contributions are applied, or late."""
+
+
+@dataclass(frozen=True)
+class AsideKey:
+    """What a key of another world kept, as a shard of this one asks for it."""
+
+    shard: int
+    """Where it is, of all shards of this world."""
+    epoch: int
+    """That of its world,"""
+    key: int
+    """and its number there."""
+    version: int
+
+
+@dataclass(frozen=True)
+class AsideHeads:
+    """What was set aside at a shard."""
+
+    shard: int
+    """Of all that there are."""
+    copies: list[int | None]
+    """Of each key, another shard that has it, too."""
+    heads: list[KeyHead]
 
 
 def saved_row_bytes(nbytes: int) -> int:
@@ -157,3 +186,40 @@ def encode_commit(key: int, version: int) -> bytes:
 def encode_give_up(key: int) -> bytes:
     """The restoration of a key ends, and what was brought is dropped."""
     return struct.pack("<BQ", StateRequest.GIVE_UP, key)
+
+
+def encode_set_aside(keys: Sequence[int]) -> bytes:
+    """What keys keep doesn't change any more, and is there in the next world; asks for AsideHeads."""
+    return bytes([StateRequest.SET_ASIDE]) + struct.pack(f"<{len(keys)}Q", *keys)
+
+
+def decode_set_aside(payload: Buffer, count: int) -> AsideHeads:
+    """Of so many keys. Raises CorruptError for what makes no sense."""
+    try:
+        shard, *copies = struct.unpack_from(f"<I{count}I", payload)
+    except struct.error as error:
+        raise CorruptError(f"what was said to be set aside makes no sense: {error}") from None
+    heads = decode_heads(memoryview(payload)[4 * (1 + count) :])
+    return AsideHeads(shard, [None if one == _NO_SHARD else one for one in copies], heads)
+
+
+def encode_take(key: int, part: SavedPart, target: int, aside: AsideKey, source: int, nbytes: int) -> bytes:
+    """Some bytes that were set aside are to be a key's value or state, from `target` on."""
+    head = struct.pack("<BQBQ", StateRequest.TAKE, key, part, target)
+    return head + _aside(aside) + struct.pack("<BQQ", part, source, nbytes)
+
+
+def encode_take_rows(key: int, aside: AsideKey, place: int, buckets: bytes) -> bytes:
+    """A table is to have rows that were set aside, from a place on, 0 at first: those of `buckets`, a bit each."""
+    return struct.pack("<BQ", StateRequest.TAKE_ROWS, key) + _aside(aside) + struct.pack("<Q", place) + buckets
+
+
+def decode_take_rows(payload: Buffer) -> int:
+    """The place to go on from; 0: that was all."""
+    if len(payload) != _PAGE.size:
+        raise CorruptError("where rows that were set aside go on makes no sense")
+    return _PAGE.unpack(payload)[1]  # type: ignore[no-any-return]
+
+
+def _aside(one: AsideKey) -> bytes:
+    return _ASIDE.pack(one.shard, one.epoch, one.key, one.version)

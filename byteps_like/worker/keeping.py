@@ -148,6 +148,10 @@ class TakesPayloads(Protocol):
         it."""
 
 
+ShardName = tuple[tuple[str, ...], int]
+"""A shard in all worlds of a job: the addresses of its server, and its number there."""
+
+
 @runtime_checkable
 class Keeps(Protocol):
     """A worker whose servers can keep values."""
@@ -167,6 +171,20 @@ class Keeps(Protocol):
 
     def ask(self, requests: Sequence[SavingRequest]) -> CallHandle:
         """Asks shards about what is saved, each one thing after the other. `answers` are by request. Never blocks."""
+
+    @property
+    def lasting(self) -> Lasting | None:
+        """Those who keep values, if they can set them aside for the next world."""
+
+
+@dataclass(frozen=True)
+class Lasting:
+    """Servers that may be in the next world, too."""
+
+    epoch: int
+    """This world's."""
+    shards: tuple[ShardName, ...]
+    """All of them, as servers number them here."""
 
 
 def check_together(tensors: Sequence[Declared]) -> None:

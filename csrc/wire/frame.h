@@ -49,7 +49,7 @@ enum class FrameType : uint8_t {
   kCodec = 16,   // worker -> server: codec `aux` of this link; payload = UTF-8 text, its canonical spec
   // Of store keys, whose values servers keep (server/store). `round` is a source's clock.
   kSpec = 17,     // worker -> server: `key` is a store key of `total` bytes and spec `aux` of this link, whose text is
-                  // the payload at its first use; `round` = 0, kChanges or kMoved
+                  // the payload at its first use; `round` = 0, or see kChanges
   kOpened = 18,   // server -> worker: it has version `offset`, and the sender's next contribution is number `round`;
                   // aux = Opened
   kApplied = 19,  // server -> worker: what became of contribution `round`: aux = Applied, offset = version; payload =
@@ -100,9 +100,11 @@ enum FrameFlag : uint8_t {
   kSilent = 32,      // PUSH, ROWS: no RESULT is wanted
 };
 
-// `round` of a SPEC, if it is not 0: the key's policy changes; the rank knows the key from a server that is gone.
+// `round` of a SPEC, if it is not 0: the key's policy changes; the rank knows the key from a server that is gone; the
+// first value, which this rank sets, is zeros.
 inline constexpr uint32_t kChanges = 1;
 inline constexpr uint32_t kMoved = 2;
+inline constexpr uint32_t kIsZeros = 3;
 
 inline constexpr uint32_t kMostLists = 1024;      // of ids, of a table and a link
 inline constexpr uint32_t kRange = 0xFFFFFFFF;    // in place of a list's number: ids from one to another
@@ -115,8 +117,15 @@ enum Adopted : uint32_t { kIsSummed = 0, kIsTaken = 1 };
 
 // What a COPY brings: bytes from place `offset` on of what the text before them is about, or such a text, which
 // `offset` bytes follow: the key's value and all that is known of it, or what has become of it since. Or the key is no
-// more; or nobody hears from here on of what isn't in the copy.
-enum CopyPart : uint32_t { kCopyBytes = 0, kCopyBegins = 1, kCopyGoesOn = 2, kCopyEnds = 3, kCopyHolds = 4 };
+// more; or nobody hears from here on of what isn't in the copy; or it is set aside for the next world.
+enum CopyPart : uint32_t {
+  kCopyBytes = 0,
+  kCopyBegins = 1,
+  kCopyGoesOn = 2,
+  kCopyEnds = 3,
+  kCopyHolds = 4,
+  kCopyStays = 5
+};
 
 // What a NACK refuses.
 enum Nacked : uint32_t { kNackedRows = 1, kNackedFetch = 2 };

@@ -21,7 +21,17 @@ enum class StateRequest : uint8_t {
   kWriteRows = 6,  // rows that it is to have
   kCommit = 7,     // what was brought is its content from here on, of that version
   kGiveUp = 8,     // the restoration of the key ends without it
+  // Between two worlds of a job.
+  kSetAside = 9,   // what some keys keep doesn't change any more, and is there in the next world, too; else as kHeads
+  kTake = 10,      // some bytes that were set aside, here or at another shard, are to be its value or state
+  kTakeRows = 11,  // the same of rows of some buckets, from a place on
 };
+
+// Of tables, as byteps_like/worker/tables.py shares out their rows.
+inline constexpr uint32_t kBucketShift = 52;         // a row's bucket is in the bits of its id from here on
+inline constexpr size_t kBucketMapBytes = 4096 / 8;  // a bit for each bucket
+
+inline constexpr uint32_t kNoShard = 0xFFFFFFFF;
 
 enum class SavedPart : uint8_t { kValue = 0, kState = 1 };
 

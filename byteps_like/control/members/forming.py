@@ -120,7 +120,7 @@ class Forming:
             if not self.is_elastic(claim):
                 self._check_room(claim, self.workers, size or claim.world_size or None)
         else:
-            self._check_room(claim, self.servers, servers if servers >= 0 else None)
+            self._check_room(claim, self.servers, servers if servers >= 0 and not self._takes_more_servers() else None)
             shards = claim.member.shards + sum(seat.member.shards for seat in self.servers.values())
             if shards > MOST_SHARDS_IN_ALL:
                 raise RefusedError(f"{who} makes shards={shards} of all servers, more than {MOST_SHARDS_IN_ALL}")
@@ -162,7 +162,7 @@ class Forming:
     def excess(self) -> list[Seat]:
         """Servers beyond the number that a worker named after they had come."""
         count = self.num_servers()[0]
-        if count < 0:
+        if count < 0 or self._takes_more_servers():
             return []
         return [seat for place, seat in enumerate(self.servers.values()) if max(place, seat.member.rank) >= count]
 
@@ -179,9 +179,11 @@ class Forming:
 
     def _has_enough_servers(self) -> bool:
         """All; or any, in the later worlds of an elastic job."""
-        count = self.num_servers()[0]
-        later = self.before is not None and self.succession() is not None
-        return len(self.servers) == count or (later and bool(self.servers))
+        return len(self.servers) == self.num_servers()[0] or (self._takes_more_servers() and bool(self.servers))
+
+    def _takes_more_servers(self) -> bool:
+        """Whether there may be any number of them: in the later worlds of an elastic job that has some."""
+        return self.before is not None and self.succession() is not None and self.num_servers()[0] > 0
 
     def settled_at(self) -> float | None:
         """When those who wait become a world, though others are missing; None: not at all."""

@@ -494,7 +494,7 @@ class Membership:
         if any(seat.resumed and seat.member.role is claim.member.role for seat in self._suspects.values()):
             raise TooEarlyError
         if self.state is not JobState.FORMING:
-            if self._is_elastic() and (claim.member.role is MemberRole.WORKER or self._lacks_server()):
+            if self._is_elastic():
                 self.forming.check(claim)
                 return
             holder = self._current().holder(claim)
@@ -506,16 +506,6 @@ class Membership:
         if waiting is not None and waiting.suspected is not None and waiting.watched:
             self._lose([waiting], now, _BROKEN.format("another process has taken its rank"))
         self.forming.check(claim)
-
-    def _lacks_server(self) -> bool:
-        """Whether the next world has room for one, beside those that run and wait. TooEarlyError while that is not
-        known, as one may have died."""
-        serving = self._current().serving()
-        if len(serving) + len(self.forming.servers) < self.forming.num_servers()[0]:
-            return True
-        if any(seat.suspected is not None for seat in serving):
-            raise TooEarlyError
-        return False
 
     def _check_nobody_declined(self, claim: JoinClaim) -> None:
         declined, rank = self._declined, claim.member.rank

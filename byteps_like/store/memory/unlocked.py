@@ -86,6 +86,10 @@ class UnlockedValues:
             f"no server has {requests[0].declared.spec.name!r} to save or restore: with hogwild, save Store.view()"
         )
 
+    @property
+    def lasting(self) -> None:
+        """It is of one world."""
+
 
 class UnlockedTensor:
     """One tensor. See worker.keeping.KeptTensor."""

@@ -3,5 +3,5 @@
 `saved.Saved` is what they are made of: what servers keep of a `Store` or a `KV` (on_servers), by
 `worker.keeping.Keeps.ask`, or what all ranks hold alike (alike). `recut` is pure.
 
-Private: reading, recut.
+Private: aside, reading, recut.
 """

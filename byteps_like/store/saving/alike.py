@@ -64,6 +64,10 @@ class SavedAlike(Saved):
             yield SavedContent(name, number, 0, *sizes, one.version, (one.version,) * self.ranks, 0, chunks)
 
     @override
+    def left(self) -> Iterator[SavedContent | Void]:
+        return self.contents(every=False)
+
+    @override
     def clear(self) -> None:
         self._brought.clear()
 
@@ -80,6 +84,10 @@ class SavedAlike(Saved):
             places[part][at : at + len(data)] = data
         brought.version = newest(saved.pieces, 0, one.value.nbytes, name)
         self._brought[name] = brought
+
+    @override
+    def lost(self, contents: Sequence[SavedContent]) -> str:
+        return ""
 
     @override
     def bring_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:

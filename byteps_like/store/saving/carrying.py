@@ -1,5 +1,6 @@
-"""What servers keep, carried from one world of a job into the next: each rank takes a share in its memory with it, and
-hands it over to whoever keeps it there. No disk is needed, and no rank holds more than its share."""
+"""What is kept goes on from one world of a job in the next. Servers have set it aside, and ranks take along where that
+is. Where servers can't, or there are none, each rank takes a share in its memory, and hands it over to whoever keeps it
+there. No disk is needed, and no rank holds more than its share."""
 
 from __future__ import annotations
 
@@ -15,6 +16,10 @@ from byteps_like.store.saving.recut import overlapping
 from byteps_like.store.saving.saved import Saved, SavedContent
 
 
+class ValuesLostError(PeerLostError):
+    """What was kept has gone with its world: no other one can go on with it."""
+
+
 @dataclass(frozen=True)
 class CarriedShare:
     """What a rank carries, without the bytes."""
@@ -24,6 +29,8 @@ class CarriedShare:
     carriers: tuple[int, ...]
     """The ranks of the world before that have a share."""
     tensors: dict[str, SavedTensor]
+    aside: tuple[SavedContent, ...] = ()
+    """What servers have set aside: all of it, and the same for all ranks."""
 
     @classmethod
     def of(cls, taken: Taken) -> CarriedShare:
@@ -32,20 +39,23 @@ class CarriedShare:
             name: replace(one, pieces=tuple(_piece(own) for own in taken.contents if own.tensor == name))
             for name, one in taken.tensors.items()
         }
-        return cls(taken.name, taken.rank, taken.present, tensors)
+        aside = tuple(one for one in taken.contents if one.aside is not None)
+        return cls(taken.name, taken.rank, taken.present, tensors, aside)
 
 
 def joined(shares: Sequence[CarriedShare]) -> Manifest:
-    """All of it. Raises PeerLostError where something is missing."""
+    """All of it. Raises ValuesLostError where something is missing."""
+    if shares[0].aside:
+        shares = shares[:1]
     first = shares[0]
     tensors = {
         name: replace(one, pieces=tuple(piece for share in shares for piece in share.tensors[name].pieces))
         for name, one in first.tensors.items()
     }
     gone = sorted(set(first.carriers) - {one.rank for one in shares})
-    if gone and not all(_is_whole(name, one) for name, one in tensors.items()):
+    if gone and not first.aside and not all(_is_whole(name, one) for name, one in tensors.items()):
         ranks = ", ".join(map(str, gone))
-        raise PeerLostError(
+        raise ValuesLostError(
             f"the values of {first.name!r} aren't whole any more: rank {ranks} of the world before is gone with its"
             " share",
             operation="carry",
@@ -66,9 +76,12 @@ def _is_whole(name: str, tensor: SavedTensor) -> bool:
 
 
 def hand_over(saved: Saved, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
-    """Makes what is kept here what was kept there. All ranks call it, each with what it has carried; nothing is
-    changed before all have handed theirs over. Raises MismatchError where it is something else."""
+    """Makes what is kept here what was kept there. All ranks call it, each with what it has carried, or with where it
+    is; nothing is changed before all is here. Raises MismatchError where it is something else, ValuesLostError where
+    somebody is gone who had some of it."""
     check(saved, manifest, "the world before")
+    if lost := saved.lost(contents):
+        raise ValuesLostError(f"the values of {saved.name!r} aren't whole any more: {lost}", operation="carry")
     replace_all(saved, manifest, lambda: saved.bring_over(manifest, contents), "go on from the world before")
 
 

@@ -118,21 +118,30 @@ _TAKEN = "cut"
 """What names the parts of such a checkpoint."""
 
 
-def take(saved: Saved, own: GiveOwn = _nothing, *, leaving: Iterable[int] = ()) -> Taken:
-    """What `save` would write. All ranks call it; blocks until all have theirs, and raises as `save`. Ranks `leaving`
-    get no share."""
+def take(saved: Saved, own: GiveOwn = _nothing) -> Taken:
+    """What `save` would write. All ranks call it; blocks until all have theirs, and raises as `save`."""
+    return _taken(saved, lambda: saved.contents(every=False), own, "taken a checkpoint")
+
+
+def leave(saved: Saved, leaving: Iterable[int] = ()) -> Taken:
+    """What goes on in the next world, as of when all ranks have come here: nobody contributes to it any more. All ranks
+    call it, those `leaving` the job, too, who have no share. Blocks until all have theirs; raises as `save`."""
     saved.leaving = frozenset(leaving)
-    saved.agree("take a checkpoint")
+    return _taken(saved, saved.left, _nothing, "left a world")
+
+
+def _taken(saved: Saved, contents: Callable[[], Iterable[SavedContent | Void]], own: GiveOwn, what: str) -> Taken:
+    saved.agree(f"will have {what}")
     error: BytePSLikeError | None = None
-    contents: list[SavedContent | Void] = []
+    found: list[SavedContent | Void] = []
     copied: list[Buffer] = []
     try:
-        contents += saved.contents(every=False)
+        found += contents()
         copied += [bytes(one) for one in own()]
     except BytePSLikeError as failed:
         error = failed
-    saved.agree("have taken a checkpoint", error)
-    return Taken(saved.name, saved.rank, saved.carriers, saved.tensors, valid(contents), copied)
+    saved.agree(f"have {what}", error)
+    return Taken(saved.name, saved.rank, saved.carriers, saved.tensors, valid(found), copied)
 
 
 def _write_share(part: SavedPartWriter, contents: Iterable[SavedContent | Void]) -> dict[str, list[SavedPiece]]:

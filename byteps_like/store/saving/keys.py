@@ -103,14 +103,18 @@ class SavedStore:
 
     def heads(self, keys: Sequence[SavedKey]) -> dict[int, KeyHead]:
         """By key."""
-        most = heads_most(self.worker.size)
-        groups = [some[at : at + most] for some in _by_place(keys) for at in range(0, len(some), most)]
+        groups = self.groups(keys)
         answers = self.ask([some[0].asks(encode_heads([one.key for one in some])) for some in groups])
         return {
             one.key: head
             for some, answer in zip(groups, answers, strict=True)
             for one, head in zip(some, decode_heads(answer), strict=True)
         }
+
+    def groups(self, keys: Sequence[SavedKey]) -> list[list[SavedKey]]:
+        """Those that one request may ask about: of one shard."""
+        most = heads_most(self.worker.size)
+        return [some[at : at + most] for some in _by_place(keys) for at in range(0, len(some), most)]
 
     def meet(self, word: str) -> dict[int, str]:
         """Blocks until all ranks that are left have come, each behind its contributions so far; what each has said, by

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from typing_extensions import override
 
+from byteps_like.store.saving.aside import left_aside, lost, take_aside
 from byteps_like.store.saving.keys import SavedKey, SavedStore
 from byteps_like.store.saving.manifest import Manifest, SavedTensor
 from byteps_like.store.saving.reading import read_rows, read_values
@@ -48,6 +49,11 @@ class SavedOnServers(Saved):
         yield from read_rows(self._store, self._of(keys, tables=True))
 
     @override
+    def left(self) -> Iterator[SavedContent | Void]:
+        lasting = self._store.keeper.lasting
+        return self.contents(every=False) if lasting is None else left_aside(self._store, lasting)
+
+    @override
     def clear(self) -> None:
         self._store.ask([one.asks(encode_clear(one.key)) for one in self._own])
 
@@ -64,7 +70,18 @@ class SavedOnServers(Saved):
                     self._store.ask(self._row_writes(name, read(piece)))
 
     @override
+    def lost(self, contents: Sequence[SavedContent]) -> str:
+        return lost(contents, self._store.keeper.lasting)
+
+    @override
     def bring_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
+        if any(one.aside is not None for one in contents):
+            take_aside(self._store, self._own, manifest, contents)
+        else:
+            self._hand_over(manifest, contents)
+
+    def _hand_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
+        """What this rank has in its memory."""
         heads = self._store.heads(self._of(self._store.keys, tables=False))
         for one in contents:
             data, saved = memoryview(b"".join(one.chunks)), manifest.tensors[one.tensor]

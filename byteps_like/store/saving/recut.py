@@ -80,12 +80,17 @@ def cut_from(
     piece: Ranged, data: memoryview, place: tuple[int, int, int], name: str, terms: str
 ) -> Iterator[tuple[SavedPart, int, memoryview]]:
     """The same of one piece, which has something of it, and `data`."""
+    kept = {SavedPart.VALUE: data[: piece.nbytes], SavedPart.STATE: data[piece.nbytes :]}
+    for part, copy in copies_of(piece, place, name, terms):
+        yield part, copy.target, kept[part][copy.source : copy.source + copy.nbytes]
+
+
+def copies_of(piece: Ranged, place: tuple[int, int, int], name: str, terms: str) -> Iterator[tuple[SavedPart, Copy]]:
+    """What of a piece goes to value and state of such a partition."""
     offset, nbytes, state_bytes = place
-    value, state = data[: piece.nbytes], data[piece.nbytes :]
-    copy = value_copy(piece, offset, nbytes)
-    yield SavedPart.VALUE, copy.target, value[copy.source : copy.source + copy.nbytes]
+    yield SavedPart.VALUE, value_copy(piece, offset, nbytes)
     for copy in state_copies(piece, offset, nbytes, state_bytes, name, has_form=_OF_FUNCTION not in terms):
-        yield SavedPart.STATE, copy.target, state[copy.source : copy.source + copy.nbytes]
+        yield SavedPart.STATE, copy
 
 
 def overlap(piece: Ranged, offset: int, nbytes: int) -> bool:

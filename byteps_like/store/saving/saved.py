@@ -11,11 +11,25 @@ from byteps_like.errors import BytePSLikeError, MismatchError, PeerLostError, fr
 from byteps_like.store.saving.manifest import Manifest, SavedPiece, SavedTensor
 from byteps_like.wire.crc32c import Buffer
 from byteps_like.wire.saving import MAX_WORD
+from byteps_like.worker.keeping import ShardName
 
 One = TypeVar("One")
 
 ReadPiece = Callable[[SavedPiece], memoryview]
 """The bytes of a piece, verified."""
+
+
+@dataclass(frozen=True)
+class Aside:
+    """What a key of a world keeps, as the next one finds it."""
+
+    shard: ShardName
+    copy: ShardName | None
+    """Another shard that has it."""
+    epoch: int
+    """Of its world."""
+    buckets: bytes = b""
+    """Of a table: those whose rows it has, a bit each."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +51,9 @@ class SavedContent:
     waiting: int
     """Contributions that are in no version yet."""
     chunks: Sequence[Buffer]
-    """The value, then the state; or rows."""
+    """The value, then the state; or rows. None of what was set aside."""
+    aside: Aside | None = None
+    """Where it is, if it was set aside for the next world."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +115,10 @@ class Saved(ABC):
         """What this rank saves, its share; `every`: all of it."""
 
     @abstractmethod
+    def left(self) -> Iterator[SavedContent | Void]:
+        """What this rank takes into the next world: its share, or where all of it was set aside."""
+
+    @abstractmethod
     def clear(self) -> None:
         """A restoration begins: what another one has brought is dropped."""
 
@@ -107,8 +127,12 @@ class Saved(ABC):
         """Reads, and hands over, this rank's share of what is to be kept: nothing is changed by that."""
 
     @abstractmethod
+    def lost(self, contents: Sequence[SavedContent]) -> str:
+        """Who is gone that had some of them; "": nobody. All ranks find the same."""
+
+    @abstractmethod
     def bring_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
-        """The same of what ranks have in their memory: hands over `contents`, this rank's."""
+        """The same of what a world before has left: `contents`, in this rank's memory, or set aside."""
 
     @abstractmethod
     def commit(self, manifest: Manifest) -> None:

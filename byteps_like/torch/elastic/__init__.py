@@ -7,7 +7,7 @@ Private: agreement, carrying, interrupts, reporting, running, sampler, saving, s
 """
 
 from byteps_like.errors import OperationError, TooFewWorkersError
-from byteps_like.torch.elastic.carrying import ValuesLostError
+from byteps_like.store.saving.carrying import ValuesLostError
 from byteps_like.torch.elastic.interrupts import DrainedExit, HostsUpdatedInterrupt
 from byteps_like.torch.elastic.reporting import Report, StepReport, report
 from byteps_like.torch.elastic.running import run

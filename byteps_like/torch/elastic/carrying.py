@@ -1,15 +1,15 @@
-"""What servers keep of a state, carried into the next world.
+"""What servers keep of a state, in the next world.
 
-When ranks leave a world together, at a commit, each takes a share with it, in its memory; in the next one each hands
-its share over to the servers that there are. Ranks that were asked to leave get none. If a world ends by a failure
-nothing can be carried: then a cut has the values, or nobody.
+When ranks leave a world together, at a commit, servers set it aside, or each rank takes a share with it, in its memory;
+in the next world those take it who are to keep it there. If a world ends by a failure there is nothing to take: then a
+cut has the values, or nobody.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from byteps_like.errors import InvalidArgumentError, PeerLostError
 from byteps_like.store.saving.carrying import CarriedShare, joined
@@ -22,45 +22,42 @@ _ATTEMPTS = 3
 """To take shares, where ranks die meanwhile."""
 
 
-class ValuesLostError(PeerLostError):
-    """What servers kept has gone with its world: no other one can go on with it."""
-
-
 @dataclass
 class Carried:
     """What this rank has, by the names of the state's values."""
 
     shares: dict[str, Taken] = field(default_factory=dict)
+    """Until they are taken over."""
     lost: str = ""
     """Why there can be none, where servers kept something."""
 
     @classmethod
     def from_world(cls, kept: Mapping[str, KeptOnServers], leaves: bool) -> Carried:
-        """All ranks call it, at the same commit; `leaves`: whether this one goes. Blocks until all have theirs. Raises
+        """All ranks call it, at the same commit; `leaves`: whether this one goes. Blocks until all have come. Raises
         PeerLostError where that can't be had, and InvalidArgumentError for what can't be carried."""
         if not kept:
             return cls()
         leaving = [rank for rank, (goes,) in enumerate(exchange([int(leaves)])) if goes]
         return cls({name: _taken(name, value, leaving) for name, value in kept.items()})
 
+    def again(self, kept: Mapping[str, KeptOnServers], cause: Exception) -> Carried:
+        """After a world that has ended by a failure: this, if all of it has yet to be taken over."""
+        return self if self.shares else lost_with_world(kept, cause)
+
     def into_world(self, kept: Mapping[str, KeptOnServers]) -> None:
         """All ranks call it, those that have nothing, too. Raises ValuesLostError where something is missing, on all
         ranks; nothing is changed of that then."""
         if not kept:
             return
-        shares, self.shares = self.shares, {}
-        own = {name: CarriedShare.of(taken) for name, taken in shares.items()}
+        own = {name: CarriedShare.of(taken) for name, taken in self.shares.items()}
         every = allgather_object(own)
         for name, value in kept.items():
             brought = [one[name] for one in every if name in one]
-            if not brought:
-                continue
-            try:
-                manifest = joined(brought)
-            except PeerLostError as error:
-                raise ValuesLostError(str(error), operation="run") from None
-            taken = shares.get(name)
-            _going_on(name, value).take_over(manifest, () if taken is None else taken.contents)
+            if brought:
+                taken = self.shares.get(name)
+                contents = brought[0].aside or (() if taken is None else taken.contents)
+                _going_on(name, value).take_over(joined(brought), contents)
+        self.shares = {}
 
 
 def lost_with_world(kept: Mapping[str, KeptOnServers], cause: Exception) -> Carried:
@@ -81,8 +78,8 @@ def _taken(name: str, value: KeptOnServers, leaving: list[int]) -> Taken:
     kept = _going_on(name, value)
     for _ in range(_ATTEMPTS - 1):
         with suppress(PeerLostError):  # all who are left get it, and try again together
-            return replace(kept.taken(leaving), own=())
-    return replace(kept.taken(leaving), own=())
+            return kept.leave(leaving)
+    return kept.leave(leaving)
 
 
 def _going_on(name: str, value: KeptOnServers) -> GoesOn:

@@ -18,8 +18,9 @@ from byteps_like.errors import (
     OperationError,
     SystemCallError,
 )
+from byteps_like.store.saving.carrying import ValuesLostError
 from byteps_like.torch.elastic.agreement import dismissal
-from byteps_like.torch.elastic.carrying import Carried, ValuesLostError, lost_with_world, reopened
+from byteps_like.torch.elastic.carrying import Carried, lost_with_world, reopened
 from byteps_like.torch.elastic.catching_up.arriving import come_in
 from byteps_like.torch.elastic.catching_up.feeding import feeding
 from byteps_like.torch.elastic.cuts.loading import load
@@ -135,7 +136,7 @@ def _run(
             if is_over or isinstance(cause, _TO_STAY) or (is_new and isinstance(cause, _OF_FILES)):
                 raise
             skips_sync = isinstance(cause, HostsUpdatedInterrupt) and cause.skip_sync
-            carried = _go_on(state, cause)
+            carried = _go_on(state, cause, carried)
 
 
 def _begin(state: State, is_new: bool, directory: Path | None, carried: Carried) -> None:
@@ -160,12 +161,12 @@ def _take_over(state: State, directory: Path | None, carried: Carried) -> None:
         logger.warning("rank %d: %s; all go on from a cut", _runtime.rank(), error)
 
 
-def _go_on(state: State, cause: Exception) -> Carried:
-    """Into the next world, or out of the job, if this worker was asked to leave. What servers kept, as it was taken
-    along."""
+def _go_on(state: State, cause: Exception, before: Carried) -> Carried:
+    """Into the next world, or out of the job, if this worker was asked to leave. What goes on there of what servers
+    kept; that of the world `before`, where this one has ended before it could take it over."""
     interrupted, asked, kept = isinstance(cause, HostsUpdatedInterrupt), dismissal(), state.kept()
     try:
-        carried = Carried.from_world(kept, leaves=asked is not None) if interrupted else lost_with_world(kept, cause)
+        carried = Carried.from_world(kept, leaves=asked is not None) if interrupted else before.again(kept, cause)
     except OperationError as error:
         interrupted, cause, carried = False, error, lost_with_world(kept, error)
     if state.feeding is not None:

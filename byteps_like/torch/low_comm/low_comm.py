@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from byteps_like.compression.codec import Codec
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.saving.carrying import hand_over
-from byteps_like.store.saving.checkpoint import Taken, restore, save, take
+from byteps_like.store.saving.checkpoint import Taken, leave, restore, save, take
 from byteps_like.store.saving.manifest import Manifest
 from byteps_like.store.saving.memory import gather, scatter
 from byteps_like.store.saving.saved import SavedContent
@@ -189,11 +189,17 @@ class LowComm:
         with rounds.saved() as saved:
             return save(saved, Path(path), lambda: packed(self._position(rounds)))
 
-    def taken(self, leaving: Iterable[int] = ()) -> Taken:
+    def taken(self) -> Taken:
         """This rank's share of a checkpoint, in its memory. All ranks call it between two steps. See Store.taken."""
         rounds = self._arrived()
         with rounds.saved() as saved:
-            return take(saved, lambda: packed(self._position(rounds)), leaving=leaving)
+            return take(saved, lambda: packed(self._position(rounds)))
+
+    def leave(self, leaving: Iterable[int] = ()) -> Taken:
+        """What of the common weights goes on in the next world. All ranks call it between two steps. See
+        Store.leave."""
+        with self._arrived().saved() as saved:
+            return leave(saved, leaving)
 
     def reopen(self) -> None:
         """In the next world of an elastic job: keeps what is this rank's own, until `take_over` or `restore`. Doesn't
@@ -207,9 +213,8 @@ class LowComm:
         self._rounds = None
 
     def take_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
-        """Goes on with the common weights that ranks have carried here from another world, of which this one has
-        `contents` (see bps.elastic.run), and with the rank's own. All ranks call it; one that was not there takes rank
-        0's place, with the common weights."""
+        """Goes on with the common weights of the world before (see Store.take_over), and with the rank's own. All ranks
+        call it; one that was not there takes rank 0's place, with the common weights."""
         rounds = self._opened()
         with rounds.saved() as saved:
             hand_over(saved, manifest, contents)

@@ -113,18 +113,23 @@ class StoredOptimizerMixin(DistributedTwin):
         self._distribution.check_between_steps()
         return self._distribution.checkpoint(Path(path))
 
-    def taken(self, leaving: Iterable[int] = ()) -> Taken:
+    def taken(self) -> Taken:
         """This rank's share of a checkpoint, in its memory. All ranks call it, between two steps. See Store.taken."""
         self._distribution.check_between_steps()
-        return self._distribution.taken(leaving)
+        return self._distribution.taken()
+
+    def leave(self, leaving: Iterable[int] = ()) -> Taken:
+        """What goes on in the next world of an elastic job. All ranks call it, between two steps. See Store.leave."""
+        self._distribution.check_between_steps()
+        return self._distribution.leave(leaving)
 
     def reopen(self) -> None:
         """Has servers of the next world of an elastic job keep the weights. See Store.reopen."""
         self._distribution.reopen()
 
     def take_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
-        """Makes the weights and the state of their updates those that ranks have carried here, and lands them. All
-        ranks call it, between two steps. See Store.take_over."""
+        """Makes the weights and the state of their updates those of the world before, and lands them. All ranks
+        call it, between two steps. See Store.take_over."""
         self._distribution.check_between_steps()
         self._distribution.take_over(manifest, contents)
 

@@ -113,10 +113,16 @@ class Pushes(ABC):
         """Writes what servers keep of the weights; the version. Blocks until all ranks have called it."""
         return self._weights.checkpoint(folder)
 
-    def taken(self, leaving: Iterable[int] = ()) -> Taken:
-        """This rank's share of a checkpoint. Blocks until all ranks have theirs, or are `leaving`."""
-        found = self._weights.taken(leaving)
+    def taken(self) -> Taken:
+        """This rank's share of a checkpoint. Blocks until all ranks have theirs."""
+        found = self._weights.taken()
         self.contributed()  # servers have settled all that can be
+        return found
+
+    def leave(self, leaving: Iterable[int]) -> Taken:
+        """What goes on in the next world. Blocks until all ranks have come here."""
+        found = self._weights.leave(leaving)
+        self.contributed()
         return found
 
     def reopen(self) -> None:
@@ -127,7 +133,7 @@ class Pushes(ABC):
         self._weights.reopen()
 
     def take_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
-        """Weights become those that ranks have carried here, and land."""
+        """Weights become those of the world before, and land."""
         self._weights.take_over(manifest, contents)
         self.pull()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from byteps_like.store.arrays import Array
 from byteps_like.store.future import Future
 from byteps_like.store.policies.policy import Policy
 from byteps_like.store.saving.carrying import hand_over
-from byteps_like.store.saving.checkpoint import Taken, restore, save, take
+from byteps_like.store.saving.checkpoint import Taken, leave, restore, save, take
 from byteps_like.store.saving.manifest import Manifest
-from byteps_like.store.saving.saved import SavedContent
+from byteps_like.store.saving.saved import Saved, SavedContent
 from byteps_like.store.store import Store, saved_together
 from byteps_like.store.updates.update import ValueUpdate
 from byteps_like.torch.gradients.parts import Named
@@ -127,13 +128,20 @@ class KeptWeights:
         with saved_together(self._label, every) as saved:
             return save(saved, folder)
 
-    def taken(self, leaving: Iterable[int] = ()) -> Taken:
+    def taken(self) -> Taken:
         """This rank's share of a checkpoint. See Store.taken."""
+        return self._of_all(take)
+
+    def leave(self, leaving: Iterable[int]) -> Taken:
+        """What goes on in the next world. See Store.leave."""
+        return self._of_all(partial(leave, leaving=leaving))
+
+    def _of_all(self, take_from: Callable[[Saved], Taken]) -> Taken:
         self.open()
         if not (every := list(dict.fromkeys(self._stores.values()))):
             return Taken(self._label, self._worker.rank, tuple(range(self._worker.size)), {}, (), ())
         with saved_together(self._label, every) as saved:
-            return take(saved, leaving=leaving)
+            return take_from(saved)
 
     def reopen(self) -> None:
         """In the next world: see Store.reopen. What was on its way has ended with the one before."""

@@ -52,7 +52,7 @@ from byteps_like.worker.engine.moves import Moves
 from byteps_like.worker.engine.shares import Shared, part_of, shared
 from byteps_like.worker.engine.step_log import Absence, StepLog
 from byteps_like.worker.engine.waiting import Describe, wait_for
-from byteps_like.worker.keeping import CallHandle, KeepSpec, KeptTensor, SavingRequest
+from byteps_like.worker.keeping import CallHandle, KeepSpec, KeptTensor, Lasting, SavingRequest
 from byteps_like.worker.local import CompletedHandle, check_feedback, check_push_pull
 from byteps_like.worker.standing import Standing, Stands
 from byteps_like.worker.tables import KeptTable, TableShards, TableSpec
@@ -153,6 +153,8 @@ class NativeWorker(Stands):
             local_workers=self.local_size,
             outlives_servers=view.outlives_servers,
         )
+        self.lasting = lasting_of(view)
+        """See worker.keeping.Keeps."""
         self._events = threading.Thread(target=self._pump_events, name="byteps_like-events", daemon=True)
         self._events.start()
         client.on_event(self._on_control_event)
@@ -579,6 +581,14 @@ class NativeWorker(Stands):
     def _owners(self, partitions: Sequence[Partition]) -> list[tuple[int, int]]:
         """To which aggregators pass sums on; none where there is no aggregator."""
         return [(part.server, part.shard) for part in partitions] if self._ways is not None else []
+
+
+def lasting_of(view: View) -> Lasting | None:
+    """Its servers, where they go on into the next world."""
+    if not view.finishes_sums:
+        return None
+    shards = tuple((server.urls, shard) for server in view.servers for shard in range(server.shards))
+    return Lasting(view.number, shards)
 
 
 def cards_of(view: View) -> Cards:

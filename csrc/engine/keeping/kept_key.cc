@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,10 @@ namespace byteps_like {
 namespace {
 
 constexpr uint32_t kNoVersion = 0xFFFFFFFF;
+
+bool IsZeros(std::span<const std::byte> value) {
+  return std::ranges::all_of(value, [](std::byte one) { return one == std::byte{0}; });
+}
 
 }  // namespace
 
@@ -156,6 +161,10 @@ Status KeptKey::OnOpened(const Header& header) {
     case KeyDoor::Answer::kNothing:
       return Status();
     case KeyDoor::Answer::kLacksValue:
+      if (initial_ != nullptr && IsZeros({initial_, spec().bytes})) {
+        door_.BeginAsZeros();
+        return Status();
+      }
       if (initial_ == nullptr)
         return Status(Code::kInvalid, "store key " + std::to_string(spec().key) +
                                           " has no value yet: this rank is to set it, but gives none");

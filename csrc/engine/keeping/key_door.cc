@@ -37,7 +37,8 @@ void KeyDoor::Move(KeepSink& sink, const Kept::Renumber& renumber) {
 
 void KeyDoor::Ask(Outgoing& next) {
   at_ = At::kAsked;
-  Ask(spec_.text, moved_ && opened_ ? kMoved : 0, next);
+  const uint32_t number = zeros_ ? kIsZeros : 0;
+  Ask(spec_.text, moved_ && opened_ ? kMoved : number, next);
 }
 
 void KeyDoor::AskToChange(Outgoing& next) {

@@ -23,6 +23,7 @@ class KeyDoor {
   bool opened() const { return opened_; }                      // once, on whatever link
   bool changes() const { return change_ && !change_->asked; }  // to be asked for, behind all else
   void Ask(Outgoing& next);                                    // to open
+  void BeginAsZeros() { zeros_ = true; }                       // if it has no value
   void AskToChange(Outgoing& next);
 
   enum class Answer { kNothing, kLacksValue, kFirst, kAgain };  // the last two: it is open, and was not, or was, before
@@ -52,6 +53,7 @@ class KeyDoor {
   std::vector<KeepTicket> openings_;  // until it is open
   bool opened_ = false;
   bool moved_ = false;
+  bool zeros_ = false;
   At at_ = At::kShut;
   std::optional<Changing> change_;
 };

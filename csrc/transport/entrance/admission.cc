@@ -226,9 +226,9 @@ Status Admission::Judge(Visitor& visitor) {
 }
 
 std::optional<uint32_t> Admission::PlaceOf(const AdmissionWorld& world, const Introduction& who) {
-  if (who.from == world.self) return std::nullopt;
   auto place = static_cast<uint32_t>(world.workers.size());
   if (who.from.role == Role::kWorker) {
+    if (who.from == world.self) return std::nullopt;
     const auto found = std::ranges::find(world.workers, who.from.number);
     if (found != world.workers.end()) return static_cast<uint32_t>(found - world.workers.begin());
     return std::nullopt;

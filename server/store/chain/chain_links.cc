@@ -11,7 +11,7 @@ namespace byteps_like {
 namespace {
 
 // How many answers a shard may leave unread.
-constexpr size_t kMostConfirms = 1u << 16;
+constexpr size_t kMostReplies = 1u << 16;
 
 }  // namespace
 
@@ -32,13 +32,25 @@ void ChainLinks::Kick(uint32_t shard) {
   if (!way.dials && !way.over) Dial(shard);
 }
 
-void ChainLinks::Confirm(uint32_t shard, Header copied) {
+void ChainLinks::Confirm(uint32_t shard, Header copied) { Say(shard, copied, {}); }
+
+void ChainLinks::Say(uint32_t shard, Header header, std::string payload) {
   Way& way = *ways_[shard];
-  if (!way.in) return;  // what isn't confirmed comes again
-  copied.view = options_.credentials.view;
-  copied.member = options_.member;
-  way.confirms.push_back(copied);
+  if (!way.in) return;  // what isn't confirmed, or answered, comes again
+  header.view = options_.credentials.view;
+  header.member = options_.member;
+  header.length = static_cast<uint32_t>(payload.size());
+  way.replies.push_back({header, std::make_shared<const std::string>(std::move(payload))});
   way.in->Kick();
+}
+
+void ChainLinks::Answer(uint32_t shard, const Header& question, std::span<const std::byte> asked) {
+  Result<std::string> answer = handler_.OnQuestion(asked);
+  Header header;
+  header.type = question.type;
+  header.round = question.round;
+  header.aux = static_cast<uint32_t>(answer.status().code());
+  Say(shard, header, answer.ok() ? std::move(*answer) : answer.status().message());
 }
 
 void ChainLinks::Lose(uint32_t server) {
@@ -46,9 +58,9 @@ void ChainLinks::Lose(uint32_t server) {
     if (shards_[shard].server != server) continue;
     Way& way = *ways_[shard];
     way.over = true;
-    Close(way.out, std::exchange(way.under_way, {}));
-    Close(way.in, {});
-    way.confirms.clear();
+    Close(way.out, way.under_way);
+    Close(way.in, way.replies_under_way);
+    way.replies.clear();
   }
 }
 
@@ -100,8 +112,8 @@ void ChainLinks::Connected(uint32_t shard, std::unique_ptr<Stream> stream) {
 void ChainLinks::Install(uint32_t shard, std::unique_ptr<Stream> stream) {
   if (shard >= ways_.size() || ways_[shard]->over) return stream->Shutdown();
   Way& way = *ways_[shard];
-  Close(way.in, {});
-  way.confirms.clear();
+  Close(way.in, way.replies_under_way);
+  way.replies.clear();
   way.in = LinkOver(std::move(stream));
   way.in->Start();
 }
@@ -112,10 +124,10 @@ std::unique_ptr<Link> ChainLinks::LinkOver(std::unique_ptr<Stream> stream) {
   return MakeLink(loop_, std::move(stream), *this);
 }
 
-void ChainLinks::Close(std::unique_ptr<Link>& link, std::deque<std::shared_ptr<const void>> under_way) {
+void ChainLinks::Close(std::unique_ptr<Link>& link, Payloads& under_way) {
   if (!link) return;
   link->Close(Status(Code::kClosed, "this server has no use for it any more"));
-  closing_.push_back({std::move(link), std::move(under_way)});
+  closing_.push_back({std::move(link), std::exchange(under_way, {})});
 }
 
 void ChainLinks::OnClosed(Link& link, const Status&) {
@@ -127,6 +139,7 @@ void ChainLinks::OnClosed(Link& link, const Status&) {
   Way& way = *ways_[*shard];
   if (way.in.get() == &link) {
     way.in.reset();
+    way.replies_under_way.clear();
     return;
   }
   way.out.reset();
@@ -158,9 +171,11 @@ void ChainLinks::OnFrame(Link& link, const Header& header, std::byte* payload) {
   if (!shard || !IsOurs(*shard, header)) return;
   const Way& way = *ways_[*shard];
   const bool comes_in = way.in.get() == &link;
-  if (comes_in && header.type == FrameType::kCopy && way.confirms.size() < kMostConfirms)
-    return handler_.OnCopy(*shard, header, payload);
+  const bool is_read = way.replies.size() < kMostReplies;
+  if (comes_in && header.type == FrameType::kCopy && is_read) return handler_.OnCopy(*shard, header, payload);
+  if (comes_in && header.type == FrameType::kState && is_read) return Answer(*shard, header, {payload, header.length});
   if (!comes_in && header.type == FrameType::kCopied) return handler_.OnCopied(*shard, header);
+  if (!comes_in && header.type == FrameType::kState) return handler_.OnAnswer(*shard, header, {payload, header.length});
   handler_.OnChainFailed(Status(Code::kCorrupt, "server " + std::to_string(shards_[*shard].server) +
                                                     " broke the protocol: a frame that doesn't belong on its link"));
 }
@@ -169,23 +184,30 @@ bool ChainLinks::NextFrame(Link& link, Outgoing& next) {
   const auto shard = ShardOf(link);
   if (!shard || ended_) return false;
   Way& way = *ways_[*shard];
-  if (way.in.get() == &link) {
-    if (way.confirms.empty()) return false;
-    next.header = way.confirms.front();
-    way.confirms.pop_front();
-    return true;
-  }
+  if (way.in.get() == &link) return NextReply(way, next);
   std::shared_ptr<const void> keep;
-  if (!handler_.NextCopy(*shard, next, keep)) return false;
+  if (!handler_.NextForShard(*shard, next, keep)) return false;
   next.header.view = options_.credentials.view;
   next.header.member = options_.member;
   way.under_way.push_back(std::move(keep));
   return true;
 }
 
-void ChainLinks::OnSent(Link& link, const Header& header) {
+bool ChainLinks::NextReply(Way& way, Outgoing& next) {
+  if (way.replies.empty()) return false;
+  Reply reply = std::move(way.replies.front());
+  way.replies.pop_front();
+  next.header = reply.header;
+  next.payload = reinterpret_cast<const std::byte*>(reply.payload->data());
+  way.replies_under_way.push_back(std::move(reply.payload));
+  return true;
+}
+
+void ChainLinks::OnSent(Link& link, const Header&) {
   const auto shard = ShardOf(link);
-  if (shard && header.type == FrameType::kCopy) ways_[*shard]->under_way.pop_front();
+  if (!shard) return;
+  Way& way = *ways_[*shard];
+  (way.in.get() == &link ? way.replies_under_way : way.under_way).pop_front();
 }
 
 }  // namespace byteps_like

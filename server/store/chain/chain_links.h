@@ -1,6 +1,6 @@
-// The links between a shard and those of other servers: copies go out by links that it dials when there is something
-// for them, and come in by those that the others dial. A link that breaks is made anew until its server is said to be
-// gone.
+// The links between a shard and those of other servers: copies, and questions about what they have set aside, go out by
+// links that it dials when there is something for them, and come in by those that the others dial. A link that breaks
+// is made anew until its server is said to be gone.
 //
 // They live for one epoch, on their shard's loop; they are destroyed there once no dialler can be left.
 #pragma once
@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "csrc/base/thread.h"
@@ -22,11 +24,13 @@ namespace byteps_like {
 class ChainHandler {
  public:
   // The next frame for that shard, and what keeps its payload; false: there is none.
-  virtual bool NextCopy(uint32_t shard, Outgoing& next, std::shared_ptr<const void>& keep) = 0;
+  virtual bool NextForShard(uint32_t shard, Outgoing& next, std::shared_ptr<const void>& keep) = 0;
   virtual void OnNewWay(uint32_t shard) = 0;  // nothing is known to have arrived there
   virtual void OnCopied(uint32_t shard, const Header& header) = 0;
   virtual std::byte* PlaceForCopy(uint32_t shard, const Header& header) = 0;  // nullptr: anywhere
   virtual void OnCopy(uint32_t shard, const Header& header, const std::byte* payload) = 0;
+  virtual Result<std::string> OnQuestion(std::span<const std::byte> asked) = 0;
+  virtual void OnAnswer(uint32_t shard, const Header& header, std::span<const std::byte> payload) = 0;
   virtual void OnChainFailed(const Status& why) = 0;  // ends the job
 
  protected:
@@ -48,17 +52,23 @@ class ChainLinks : private LinkHandler {
   void End();  // nothing is asked or told any more
 
  private:
+  using Payloads = std::deque<std::shared_ptr<const void>>;
+  struct Reply {
+    Header header;
+    std::shared_ptr<const std::string> payload;
+  };
   struct Way {
     std::unique_ptr<Link> out, in;
-    std::deque<std::shared_ptr<const void>> under_way;  // of each frame on `out`
-    std::deque<Header> confirms;                        // to go by `in`
+    Payloads under_way;          // of each frame on `out`,
+    Payloads replies_under_way;  // and on `in`
+    std::deque<Reply> replies;   // to go by `in`
     Thread dialler;
     bool dials = false;
     std::atomic<bool> over{false};
   };
   struct Closing {
     std::unique_ptr<Link> link;
-    std::deque<std::shared_ptr<const void>> under_way;
+    Payloads under_way;
   };
 
   std::byte* PlaceFor(Link& link, const Header& header) override;
@@ -71,7 +81,10 @@ class ChainLinks : private LinkHandler {
   void DialUntilLetIn(uint32_t shard);
   void Connected(uint32_t shard, std::unique_ptr<Stream> stream);
   std::unique_ptr<Link> LinkOver(std::unique_ptr<Stream> stream);
-  void Close(std::unique_ptr<Link>& link, std::deque<std::shared_ptr<const void>> under_way);
+  void Close(std::unique_ptr<Link>& link, Payloads& under_way);
+  void Say(uint32_t shard, Header header, std::string payload);
+  void Answer(uint32_t shard, const Header& question, std::span<const std::byte> asked);
+  static bool NextReply(Way& way, Outgoing& next);
   std::optional<uint32_t> ShardOf(const Link& link) const;
   bool IsOurs(uint32_t shard, const Header& header) const;
 

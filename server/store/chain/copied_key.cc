@@ -83,9 +83,10 @@ Status CopiedKey::OnFrame(const Header& header, std::span<const std::byte> paylo
   ++last_;
   if (header.aux == kCopyBytes) return Land(header, payload);
   if (missing_ != 0 || !whole_here_) return Corrupt("goes on before it is whole");
+  is_set_aside_ = header.aux == kCopyStays;
   if (header.aux == kCopyGoesOn) return BeginUpdate(header, payload);
-  holds_ = header.aux == kCopyHolds;
-  return holds_ ? Status() : Corrupt("is of an unknown kind");
+  holds_ = holds_ || header.aux == kCopyHolds;
+  return is_set_aside_ || header.aux == kCopyHolds ? Status() : Corrupt("is of an unknown kind");
 }
 
 Status CopiedKey::Land(const Header& header, std::span<const std::byte> payload) {

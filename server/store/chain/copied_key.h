@@ -31,6 +31,7 @@ class CopiedKey {
   bool IsCloserThan(const CopiedKey& other) const { return whole_.before.size() < other.whole_.before.size(); }
   uint32_t last() const { return last_; }  // number of the newest frame
   bool holds() const { return holds_; }    // it is whole, and nobody has heard of what isn't in it
+  bool is_set_aside() const { return holds_ && is_set_aside_; }
   StoreKey& key() { return *key_; }
   std::unique_ptr<StoreKey> TakeKey() { return std::move(key_); }
 
@@ -64,7 +65,7 @@ class CopiedKey {
   ShardMemory* memory_ = nullptr;
   std::unique_ptr<StoreKey> key_;
   uint32_t last_ = 0;
-  bool whole_here_ = false, holds_ = false;
+  bool whole_here_ = false, holds_ = false, is_set_aside_ = false;
   // Of the text that came last.
   std::string text_;
   CopyUpdate update_;

@@ -116,6 +116,14 @@ void Copies::Forget(uint64_t key) {
   Discard(key, found->second);
 }
 
+std::optional<uint32_t> Copies::SetAside(uint64_t key) {
+  if (!HasCopy(key)) return std::nullopt;
+  Successor& successor = successors_.at(key);
+  successor.SetAside();
+  Queue(key, successor);
+  return successor.shard();
+}
+
 void Copies::Discard(uint64_t key, Successor& successor) {
   successor.Discard();
   Queue(key, successor);
@@ -242,6 +250,13 @@ CopiedKey& Copies::Replace(uint64_t key, Kept by) {
   const auto behind = successors_.find(key);
   if (behind != successors_.end() && behind->second.shard()) Discard(key, behind->second);
   return *(copies_[key] = std::move(by)).copy;
+}
+
+std::unordered_map<uint64_t, std::unique_ptr<StoreKey>> Copies::TakeSetAside() {
+  std::unordered_map<uint64_t, std::unique_ptr<StoreKey>> taken;
+  for (auto& [key, kept] : copies_)
+    if (kept.copy->is_set_aside()) taken.emplace(key, kept.copy->TakeKey());
+  return taken;
 }
 
 Copies::Kept Copies::Remove(uint64_t key) {

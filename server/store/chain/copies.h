@@ -43,7 +43,8 @@ class Copies {
   // A world of so many ranks. `servers`: of each shard of the job, as workers number them, and which of these is this
   // one; empty: keys have no copies.
   void Reset(uint32_t ranks, std::vector<uint32_t> servers, uint32_t own);
-  uint32_t own() const { return own_; }  // this shard
+  uint32_t own() const { return own_; }              // this shard,
+  size_t shards() const { return servers_.size(); }  // of so many
 
   // Successors of keys. `whole`: all of it as it is now, given the servers that have it before the next one.
   using Whole = std::function<Result<CopyRecord>(const std::vector<uint32_t>& before)>;
@@ -53,6 +54,8 @@ class Copies {
   void Update(uint64_t key, CopyRecord update);
   void After(uint64_t key, uint32_t rank, std::function<void()> say);  // see Successor
   void Forget(uint64_t key);
+  // The key is set aside: its next copy, too, whose shard this is; nullopt: there is none that counts.
+  std::optional<uint32_t> SetAside(uint64_t key);
   // The same over all keys; and whether there is nothing to wait for.
   void AfterAll(uint32_t rank, std::function<void()> say);
   bool are_settled() const;
@@ -64,6 +67,8 @@ class Copies {
   // kPeerLost: there is none that is whole.
   Result<std::unique_ptr<CopiedKey>> Take(uint64_t key);
   static Status Missing();
+  // The copies here that were set aside, which are none any more.
+  std::unordered_map<uint64_t, std::unique_ptr<StoreKey>> TakeSetAside();
   bool Keeps(uint64_t key) const { return copies_.contains(key); }
   // Copies here whose servers before this one are gone, until they are taken; and those elsewhere that don't know yet
   // that their keys are no more.

@@ -24,8 +24,9 @@ class Successor {
 
   void Begin(uint32_t shard, CopyRecord whole);  // at another shard, or the same anew
   void Update(CopyRecord update);
-  void Discard();  // the copy is to be no more, which somebody waits for
-  void End();      // there is nobody to have one any more
+  void SetAside() { AddFrame(kCopyStays, 0, {}); }  // nothing goes on before the next world
+  void Discard();                                   // the copy is to be no more, which somebody waits for
+  void End();                                       // there is nobody to have one any more
   // Says it once all that was sent so far is in the copy; at once, if there is nothing to wait for. `rank`: who waits.
   void After(uint32_t rank, double now, std::function<void()> say);
 

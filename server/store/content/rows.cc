@@ -83,10 +83,10 @@ std::optional<RowContent::Row> RowContent::Find(uint64_t id) const {
 
 // Checkpoints
 
-uint64_t RowContent::Save(uint64_t place, size_t most, std::string* to) const {
+uint64_t RowContent::Save(uint64_t place, size_t most, std::string* to, const Wanted& wanted) const {
   const size_t begin = to->size();
   return table_.VisitFrom(place, [&](uint64_t id, uint32_t slot) {
-    if (!HeadAt(slot).exists()) return true;
+    if (!HeadAt(slot).exists() || (wanted && !wanted(id))) return true;
     if (to->size() != begin && to->size() - begin + sizeof id + table_.record_bytes() > most) return false;
     std::byte number[sizeof id];
     PutLittle(number, id);

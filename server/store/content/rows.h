@@ -6,6 +6,7 @@
 // each row as to a tensor of its own. Twin of byteps_like/store/rows.py, to the last bit.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,8 +60,10 @@ class RowContent final : public StoreContent {
   size_t state_bytes() const { return state_bytes_; }
 
   // Appends rows that exist, from a place on that is 0 at first, to about `most` bytes: of each its id, then its
-  // version, its updates, its value and its state, filled up to whole words. Where to go on; 0: that is all.
-  uint64_t Save(uint64_t place, size_t most, std::string* to) const;
+  // version, its updates, its value and its state, filled up to whole words. Where to go on; 0: that is all. `wanted`:
+  // of which ids; nullptr: of all.
+  using Wanted = std::function<bool(uint64_t id)>;
+  uint64_t Save(uint64_t place, size_t most, std::string* to, const Wanted& wanted = nullptr) const;
   size_t saved_bytes() const { return sizeof(uint64_t) + table_.record_bytes(); }  // of a row
   uint64_t all_saved_bytes() const { return table_.size() * saved_bytes(); }
   // Has these rows, as Save has written them. kInvalid; kCapacity: some may be there.

@@ -6,35 +6,16 @@
 
 #include "csrc/wire/bytes.h"
 #include "server/store/fields.h"
+#include "server/store/saving/key_bytes.h"
 
 namespace byteps_like {
 namespace {
 
 std::string KeyText(uint64_t key) { return "store key " + std::to_string(key); }
 
-Status Invalid(const std::string& what) { return Status(Code::kInvalid, what); }
-
-Status Misfits() { return Invalid("a request about what is saved has fields missing, or too many"); }
-
-// The bytes of a part of a dense value.
-size_t BytesOf(const StoreKey& key, SavedPart part) {
-  return part == SavedPart::kValue ? key.size() : key.state().size();
-}
-
-struct Place {
-  SavedPart part{};
-  uint64_t offset = 0, bytes = 0;
-};
-
-Result<Place> PlaceOf(const StoreKey& key, uint8_t part, uint64_t offset, uint64_t bytes) {
-  if (key.of_rows()) return Invalid("it has rows, not a value");
-  const Place place{static_cast<SavedPart>(part), offset, bytes};
-  if (place.part != SavedPart::kValue && place.part != SavedPart::kState) return Invalid("it has no such part");
-  const size_t all = BytesOf(key, place.part);
-  if (bytes > kMaxSaved || offset > all || bytes > all - offset)
-    return Invalid("bytes " + std::to_string(offset) + " to " + std::to_string(offset + bytes) + " of " +
-                   std::to_string(all));
-  return place;
+Status Lost() {
+  return Status(Code::kPeerLost,
+                "what was brought of it before is lost with its server, or with a rank: restore it again");
 }
 
 }  // namespace
@@ -43,12 +24,20 @@ void ShardSaving::Reset(uint32_t ranks) {
   requests_.Reset(ranks);
   cuts_.clear();
   restored_.clear();
+  taking_.clear();
 }
 
 void ShardSaving::OnFrame(uint32_t rank, const Header& header, std::span<const std::byte> payload) {
-  if (!requests_.Takes(rank, header)) return;
+  if (taking_.contains(rank) || !requests_.Takes(rank, header)) return;
   if (header.type == FrameType::kCut) return OnCut(rank, header, payload);
-  auto answer = Answered(rank, payload);
+  const uint8_t what = payload.empty() ? 0 : static_cast<uint8_t>(payload.front());
+  const bool takes =
+      what == static_cast<uint8_t>(StateRequest::kTake) || what == static_cast<uint8_t>(StateRequest::kTakeRows);
+  if (takes) return Take(rank, header, payload);
+  Answer(rank, header, Answered(rank, payload));
+}
+
+void ShardSaving::Answer(uint32_t rank, const Header& header, Result<std::string> answer) {
   const Status status = answer.status();
   requests_.Answer(rank, header,
                    status.ok() ? status : Status(status.code(), KeyText(header.key) + ": " + status.message()),
@@ -153,20 +142,19 @@ Result<std::string> ShardSaving::Answered(uint32_t rank, std::span<const std::by
   if (!fields.Take(&what)) return Misfits();
   const auto request = static_cast<StateRequest>(what);
   if (request == StateRequest::kHeads) return Heads(fields.rest());
+  if (request == StateRequest::kSetAside) return PutAside(fields.rest());
   if (!fields.Take(&number)) return Misfits();
   StoreKey* const key = keys_.FindKey(number);
-  if (key == nullptr) return Invalid("it has no value");
+  if (key == nullptr) return InvalidRequest("it has no value");
   const bool goes_on =
       request == StateRequest::kWrite || request == StateRequest::kWriteRows || request == StateRequest::kCommit;
-  if (goes_on && !restored_.contains(number))
-    return Status(Code::kPeerLost,
-                  "what was brought of it before is lost with its server, or with a rank: restore it again");
+  if (goes_on && !restored_.contains(number)) return Lost();
   Status done;
   switch (request) {
     case StateRequest::kRead:
-      return Read(*key, fields.rest());
+      return ReadBytes(*key, fields.rest());
     case StateRequest::kRows:
-      return Rows(*key, fields.rest());
+      return ReadRows(*key, fields.rest());
     case StateRequest::kClear:
       restored_[number] = {.by = rank};
       break;
@@ -183,7 +171,7 @@ Result<std::string> ShardSaving::Answered(uint32_t rank, std::span<const std::by
       restored_.erase(number);
       break;
     default:
-      return Invalid("there is no such request");
+      return InvalidRequest("there is no such request");
   }
   if (!done.ok()) return done;
   return std::string();
@@ -195,44 +183,73 @@ Result<std::string> ShardSaving::Heads(std::span<const std::byte> keys) {
   std::string heads;
   for (uint64_t number = 0; fields.Take(&number);) {
     const StoreKey* const key = keys_.FindKey(number);
-    if (key == nullptr) return Invalid(KeyText(number) + " has no value");
+    if (key == nullptr) return InvalidRequest(KeyText(number) + " has no value");
     Append(heads, key->ledger().version());
     Append(heads, static_cast<uint64_t>(key->of_rows() ? key->rows().state_bytes() : key->state().size()));
     Append(heads, static_cast<uint32_t>(key->waiting()));
     Append(heads, requests_.ranks());
     for (uint32_t rank = 0; rank < requests_.ranks(); ++rank) Append(heads, key->ledger().source(rank).clock);
-    if (heads.size() > kMaxState) return Invalid("it asks for more heads than there is room for");
+    if (heads.size() > kMaxState) return InvalidRequest("it asks for more heads than there is room for");
   }
   return fields.rest().empty() ? Result<std::string>(std::move(heads)) : Misfits();
 }
 
-Result<std::string> ShardSaving::Read(const StoreKey& key, std::span<const std::byte> asked) {
-  Fields fields(asked);
-  uint8_t part = 0;
-  uint64_t offset = 0, bytes = 0;
-  if (!fields.Take(&part) || !fields.Take(&offset) || !fields.Take(&bytes) || !fields.rest().empty()) return Misfits();
-  auto place = PlaceOf(key, part, offset, bytes);
-  if (!place.ok()) return place.status();
-  const std::byte* const from = place->part == SavedPart::kValue ? key.value().value->data() : key.state().data();
+// Between two worlds
+
+// This shard, for each key where else it is, and their heads.
+Result<std::string> ShardSaving::PutAside(std::span<const std::byte> keys) {
+  const auto own = keys_.OwnShard();
+  if (!own) return InvalidRequest("nothing goes on from a world whose servers have no part in the next one");
+  auto heads = Heads(keys);
+  if (!heads.ok()) return heads;
   std::string found;
-  found.reserve(sizeof(uint64_t) + bytes);
-  Append(found, key.ledger().version());
-  if (bytes != 0) found.append(reinterpret_cast<const char*>(from + offset), bytes);
-  return found;
+  Append(found, *own);
+  Fields fields(keys);
+  for (uint64_t number = 0; fields.Take(&number);) Append(found, keys_.PutAside(number));
+  return found + *heads;
 }
 
-// From a place on, which is 0 at first: the version, where to go on (0: that is all), and ids with their records.
-Result<std::string> ShardSaving::Rows(const StoreKey& key, std::span<const std::byte> asked) {
-  Fields fields(asked);
-  uint64_t place = 0;
-  if (!fields.Take(&place) || !fields.rest().empty()) return Misfits();
-  if (!key.of_rows()) return Invalid("it has a value, not rows");
-  std::string found;
-  Append(found, key.ledger().version());
-  Append(found, uint64_t{0});
-  const uint64_t next = key.rows().Save(place, kMaxSaved, &found);
-  PutLittle(reinterpret_cast<std::byte*>(found.data()) + sizeof(uint64_t), next);
-  return found;
+// What the rank gets for it is the answer of whoever has it, without what was wanted.
+void ShardSaving::Take(uint32_t rank, const Header& header, std::span<const std::byte> payload) {
+  Fields fields(payload);
+  uint8_t what = 0, part = 0;
+  uint64_t number = 0, target = 0;
+  uint32_t shard = 0;
+  fields.Take(&what);
+  const bool of_rows = static_cast<StateRequest>(what) == StateRequest::kTakeRows;
+  const bool is_whole =
+      fields.Take(&number) && (of_rows || (fields.Take(&part) && fields.Take(&target))) && fields.Take(&shard);
+  if (!is_whole) return Answer(rank, header, Misfits());
+  taking_.insert(rank);
+  const std::string asked(reinterpret_cast<const char*>(fields.rest().data()), fields.rest().size());
+  keys_.AskAside(shard, asked, [=, this](Result<std::string> taken) {
+    taking_.erase(rank);
+    if (!taken.ok()) return Answer(rank, header, taken.status());
+    Answer(rank, header, of_rows ? LandRows(number, *taken) : LandBytes(number, part, target, *taken));
+  });
+}
+
+// `taken`: a version, then the bytes.
+Result<std::string> ShardSaving::LandBytes(uint64_t number, uint8_t part, uint64_t target, std::string_view taken) {
+  StoreKey* const key = keys_.FindKey(number);
+  if (key == nullptr || !restored_.contains(number)) return Lost();
+  if (taken.size() < sizeof(uint64_t)) return Misfits();
+  std::string brought;
+  Append(brought, part);
+  Append(brought, target);
+  brought += taken.substr(sizeof(uint64_t));
+  const Status done = Write(*key, number, std::as_bytes(std::span(brought)));
+  return done.ok() ? Result<std::string>(std::string()) : done;
+}
+
+// `taken`: a version and the next place, then the rows.
+Result<std::string> ShardSaving::LandRows(uint64_t number, std::string_view taken) {
+  constexpr size_t kHead = 2 * sizeof(uint64_t);
+  StoreKey* const key = keys_.FindKey(number);
+  if (key == nullptr || !restored_.contains(number)) return Lost();
+  if (taken.size() < kHead) return Misfits();
+  const Status done = WriteRows(*key, number, std::as_bytes(std::span(taken.substr(kHead))));
+  return done.ok() ? Result<std::string>(std::string(taken.substr(0, kHead))) : done;
 }
 
 Status ShardSaving::Write(const StoreKey& key, uint64_t number, std::span<const std::byte> brought) {
@@ -260,7 +277,7 @@ Status ShardSaving::Write(const StoreKey& key, uint64_t number, std::span<const 
 }
 
 Status ShardSaving::WriteRows(const StoreKey& key, uint64_t number, std::span<const std::byte> brought) {
-  if (!key.of_rows()) return Invalid("it has a value, not rows");
+  if (!key.of_rows()) return InvalidRequest("it has a value, not rows");
   Restored& restored = restored_[number];
   if (restored.rows == nullptr) {
     auto rows = key.FreshRows();
@@ -274,7 +291,7 @@ Status ShardSaving::Commit(StoreKey& key, uint64_t number, std::span<const std::
   Fields fields(brought);
   int64_t version = 0;
   if (!fields.Take(&version) || !fields.rest().empty()) return Misfits();
-  if (version < 0 || version > UINT32_MAX) return Invalid("there is no version " + std::to_string(version));
+  if (version < 0 || version > UINT32_MAX) return InvalidRequest("there is no version " + std::to_string(version));
   Restored restored = std::move(restored_[number]);
   restored_.erase(number);
   if (key.of_rows() && restored.rows == nullptr) {

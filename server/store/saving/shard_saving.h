@@ -1,6 +1,6 @@
 // What workers save of one shard, and restore to it: all ranks meet behind their contributions to some keys (a cut),
-// then what the keys keep is read, or replaced. Each request of a rank is answered once, and again if its answer was
-// lost. On the shard's thread.
+// then what the keys keep is read, replaced, or set aside for the next world, in which other keys take it. Each request
+// of a rank is answered once, and again if its answer was lost. On the shard's thread.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,7 @@
 #include "csrc/wire/saving.h"
 #include "server/memory.h"
 #include "server/store/requests.h"
+#include "server/store/saving/shard_asks.h"
 #include "server/store/store_key.h"
 #include "server/store/wait.h"
 
@@ -32,6 +34,13 @@ class SavedKeys : public virtual RequestHost {
   virtual void WakeAt(uint64_t key, uint32_t rank) = 0;
   // Its content was replaced, which has brought about these answers.
   virtual void Restored(uint64_t key, const Status& status, std::vector<PushAnswer> answers) = 0;
+  // What the key keeps stays as it is from here on, and is there in the next world. The shard where that has a copy, or
+  // kNoShard.
+  virtual uint32_t PutAside(uint64_t key) = 0;
+  // This shard, among those of all servers; nullopt: nothing goes on from this world.
+  virtual std::optional<uint32_t> OwnShard() const = 0;
+  // What SetAside::Answer says to it at that shard.
+  virtual void AskAside(uint32_t shard, std::string text, ShardAsks::Then then) = 0;
 
  protected:
   ~SavedKeys() = default;
@@ -76,8 +85,11 @@ class ShardSaving {
   std::string WordsOf(const Cut& cut) const;
   Result<std::string> Answered(uint32_t rank, std::span<const std::byte> payload);
   Result<std::string> Heads(std::span<const std::byte> keys);
-  Result<std::string> Read(const StoreKey& key, std::span<const std::byte> asked);
-  Result<std::string> Rows(const StoreKey& key, std::span<const std::byte> asked);
+  Result<std::string> PutAside(std::span<const std::byte> keys);
+  void Answer(uint32_t rank, const Header& header, Result<std::string> answer);
+  void Take(uint32_t rank, const Header& header, std::span<const std::byte> payload);
+  Result<std::string> LandBytes(uint64_t number, uint8_t part, uint64_t target, std::string_view taken);
+  Result<std::string> LandRows(uint64_t number, std::string_view taken);
   Status Write(const StoreKey& key, uint64_t number, std::span<const std::byte> brought);
   Status WriteRows(const StoreKey& key, uint64_t number, std::span<const std::byte> brought);
   Status Commit(StoreKey& key, uint64_t number, std::span<const std::byte> brought);
@@ -87,6 +99,7 @@ class ShardSaving {
   NumberedRequests requests_;
   std::map<uint64_t, Cut> cuts_;           // by their first keys
   std::map<uint64_t, Restored> restored_;  // by key
+  std::set<uint32_t> taking_;              // ranks for which something is on its way here from another shard
 };
 
 }  // namespace byteps_like

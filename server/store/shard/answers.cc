@@ -112,7 +112,8 @@ void ShardStore::SayCutOff(const Entry& entry, uint32_t rank) {
 
 void ShardStore::PassTime() {
   for (auto& [number, entry] : keys_)
-    if (entry->key != nullptr && !Done(*entry, entry->key->PassTime(host_.Now(), &answers_))) return;
+    if (entry->key != nullptr && !entry->set_aside && !Done(*entry, entry->key->PassTime(host_.Now(), &answers_)))
+      return;
 }
 
 }  // namespace byteps_like

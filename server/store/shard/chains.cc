@@ -94,6 +94,7 @@ uint64_t ShardStore::BytesOf(const Entry& entry) {
 
 void ShardStore::OnServerGone(uint32_t server) {
   host_.EndWaysTo(server);
+  asks_.Lose(server);
   for (const uint64_t key : copies_.Lose(server))
     if (const auto found = keys_.find(key); found != keys_.end()) CopyWhole(*found->second);
 }

@@ -24,16 +24,28 @@ size_t ShardStore::EntryBytes() const {
          KeyFigures::Bytes(static_cast<uint32_t>(ranks));
 }
 
-void ShardStore::Reset(uint32_t ranks, std::vector<uint32_t> servers, uint32_t own) {
+void ShardStore::Reset(World world) {
+  KeepForNext();
   memory_.Refund(keys_.size() * EntryBytes());
-  ranks_ = std::vector<Rank>(ranks);
-  calls_.Reset(ranks);
-  saving_.Reset(ranks);
-  copies_.Reset(ranks, std::move(servers), own);
+  epoch_ = world.epoch;
+  ranks_ = std::vector<Rank>(world.ranks);
+  calls_.Reset(world.ranks);
+  saving_.Reset(world.ranks);
+  asks_.Reset(world.servers);
+  copies_.Reset(world.ranks, std::move(world.servers), world.own);
   hands_over_ = false;
   keys_.clear();
   figures_.Clear();
   specs_.clear();
+}
+
+// What was set aside in the world that ends. If that was nothing, what was before is still there: the world may have
+// ended before anybody had taken it.
+void ShardStore::KeepForNext() {
+  SetAside::Keys kept = copies_.TakeSetAside();
+  for (auto& [number, entry] : keys_)
+    if (entry->set_aside) kept.emplace(number, std::move(entry->key));
+  if (!kept.empty()) aside_.Replace(epoch_, std::move(kept));
 }
 
 void ShardStore::Refuse(uint32_t rank, uint64_t key, const std::string& what) {
@@ -136,7 +148,8 @@ void ShardStore::OnSpec(uint32_t rank, const Header& header, std::string_view te
   Entry* const entry = spec == nullptr ? nullptr : FindOrMake(rank, header, *spec);
   if (entry == nullptr) return;
   entry->forgotten[rank] = false;
-  if (entry->key == nullptr && entry->begun_by == kNoRank && !BeginAsZeros(*entry)) return;
+  const bool is_zeros = entry->begun_by == kNoRank || (rank == entry->begun_by && header.round == kIsZeros);
+  if (entry->key == nullptr && is_zeros && !BeginAsZeros(*entry)) return;
   if (entry->key != nullptr || rank == entry->begun_by) return Open(*entry, rank);
   if (std::ranges::find(entry->openers, rank, &Opener::rank) == entry->openers.end())
     entry->openers.push_back({rank, host_.Now()});
@@ -262,6 +275,7 @@ void ShardStore::OnForget(uint32_t rank, const Header& header) {
 void ShardStore::FreeIfForgotten(uint64_t key) {
   const auto found = keys_.find(key);
   const Entry& entry = *found->second;
+  if (entry.set_aside) return;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
     if (!ranks_[rank].left && (!entry.forgotten[rank] || entry.arrivals[rank].begun)) return;
   memory_.Refund(EntryBytes());
@@ -279,7 +293,8 @@ void ShardStore::OnLeft(uint32_t rank) {
   for (auto& [number, entry] : keys_) {
     numbers.push_back(number);
     entry->arrivals[rank] = {};
-    if (entry->key != nullptr && !Done(*entry, entry->key->Lose(rank, host_.Now(), &answers_), rank)) return;
+    const bool changes = entry->key != nullptr && !entry->set_aside;
+    if (changes && !Done(*entry, entry->key->Lose(rank, host_.Now(), &answers_), rank)) return;
     if (!ChangeIfAgreed(*entry, rank)) return;
   }
   saving_.OnLeft(rank);

@@ -55,4 +55,25 @@ void ShardStore::Restored(uint64_t key, const Status& status, std::vector<PushAn
   Done(*keys_.at(key), status);
 }
 
+// Between two worlds
+
+uint32_t ShardStore::PutAside(uint64_t key) {
+  keys_.at(key)->set_aside = true;
+  return copies_.SetAside(key).value_or(kNoShard);
+}
+
+std::optional<uint32_t> ShardStore::OwnShard() const {
+  return copies_.shards() == 0 ? std::nullopt : std::optional(copies_.own());
+}
+
+void ShardStore::AskAside(uint32_t shard, std::string text, ShardAsks::Then then) {
+  if (OwnShard() == shard) return then(aside_.Answer(std::as_bytes(std::span(text))));
+  asks_.Ask(shard, std::move(text), std::move(then));
+  if (shard < copies_.shards()) host_.KickWayTo(shard);
+}
+
+bool ShardStore::NextForShard(uint32_t shard, Outgoing& next, std::shared_ptr<const void>& keep) {
+  return asks_.Next(shard, next, keep) || copies_.Next(shard, next, keep);
+}
+
 }  // namespace byteps_like

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -21,6 +22,8 @@
 #include "server/store/chain/copies.h"
 #include "server/store/fetch.h"
 #include "server/store/figures.h"
+#include "server/store/saving/set_aside.h"
+#include "server/store/saving/shard_asks.h"
 #include "server/store/saving/shard_saving.h"
 #include "server/store/store_key.h"
 #include "server/store/wait.h"
@@ -37,9 +40,9 @@ class StoreHost {
   virtual double Now() const = 0;                                                   // seconds of any one clock
   virtual void CallStoreAt(double time) = 0;                                        // ShardStore::PassTime, then
   virtual void Record(TraceRecord record) = 0;                                      // of this server, for the timeline
-  virtual void KickCopies(uint32_t shard) = 0;                                      // NextCopy has one for it now
-  virtual void ConfirmCopy(uint32_t shard, Header copied) = 0;                      // a COPIED for that shard
-  virtual void EndWaysTo(uint32_t server) = 0;  // nothing comes from there any more, nor goes there
+  virtual void KickWayTo(uint32_t shard) = 0;                   // there is a frame for it now: see NextForShard
+  virtual void ConfirmCopy(uint32_t shard, Header copied) = 0;  // a COPIED for that shard
+  virtual void EndWaysTo(uint32_t server) = 0;                  // nothing comes from there any more, nor goes there
 
  protected:
   ~StoreHost() = default;
@@ -50,8 +53,14 @@ class ShardStore : private CalledKeys, private SavedKeys, private CopyHost {
   ShardStore(StoreHost& host, ShardMemory& memory);
   virtual ~ShardStore();
 
-  // Forgets everything, for a world of so many. `servers`: see Copies.
-  void Reset(uint32_t ranks, std::vector<uint32_t> servers = {}, uint32_t own = 0);
+  // A world of so many. `servers`: see Copies.
+  struct World {
+    uint32_t ranks = 0;
+    uint32_t epoch = 0;
+    std::vector<uint32_t> servers = {};
+    uint32_t own = 0;
+  };
+  void Reset(World world);  // forgets everything but what was set aside
   bool Holds(uint64_t key) const { return !keys_.empty() && keys_.contains(key); }
   bool empty() const { return keys_.empty(); }
   const StoreFigures& figures() const { return figures_; }  // which any thread may read
@@ -83,7 +92,12 @@ class ShardStore : private CalledKeys, private SavedKeys, private CopyHost {
   // called. How many keys with a value, copies that workers will come for, and restorations under way nobody else has
   // yet.
   size_t HandOver(uint64_t most);
-  Copies& copies() { return copies_; }  // for the links of the chains
+  Copies& copies() { return copies_; }  // for the links of the chains,
+  ShardAsks& asks() { return asks_; }   // as these
+  // The next frame for that shard of another server, and what keeps its payload; false: there is none.
+  bool NextForShard(uint32_t shard, Outgoing& next, std::shared_ptr<const void>& keep);
+  // What another shard has asked this one for.
+  Result<std::string> AnswerShard(std::span<const std::byte> asked) const { return aside_.Answer(asked); }
   void PassTime();
 
   // A rank that waits for others: for a first value, for one that it may not read yet, for what its contribution will
@@ -142,6 +156,7 @@ class ShardStore : private CalledKeys, private SavedKeys, private CopyHost {
   void CutOff(Entry& entry);
   void SayCutOff(const Entry& entry, uint32_t rank);
   void FreeIfForgotten(uint64_t key);
+  void KeepForNext();
   bool IsWhereItIs(uint32_t rank, const Header& header);
   bool TakeOver(uint32_t rank, const Header& header);
   uint32_t ReplicasOf(const Entry& entry) const;
@@ -152,7 +167,7 @@ class ShardStore : private CalledKeys, private SavedKeys, private CopyHost {
   template <typename Then>
   void SayCopied(const Entry& entry, uint32_t rank, Then then);
   std::function<void()> OnThisLink(uint32_t rank, std::function<void()> say) const;
-  void KickCopies(uint32_t shard) override { host_.KickCopies(shard); }
+  void KickCopies(uint32_t shard) override { host_.KickWayTo(shard); }
   void ConfirmCopy(uint32_t shard, Header copied) override { host_.ConfirmCopy(shard, copied); }
   void FailCopy(uint64_t key, const Status& why) override;
   double CopyTime() const override { return host_.Now(); }
@@ -162,6 +177,9 @@ class ShardStore : private CalledKeys, private SavedKeys, private CopyHost {
   void RestAt(uint64_t key, uint32_t rank) override;
   void WakeAt(uint64_t key, uint32_t rank) override;
   void Restored(uint64_t key, const Status& status, std::vector<PushAnswer> answers) override;
+  uint32_t PutAside(uint64_t key) override;
+  std::optional<uint32_t> OwnShard() const override;
+  void AskAside(uint32_t shard, std::string text, ShardAsks::Then then) override;
   void AnswerRequest(uint32_t rank, const Header& header, const std::string& payload) override;
   void RefuseRequest(uint32_t rank, uint64_t key, const std::string& what) override;
   double RequestTime() const override;
@@ -177,6 +195,9 @@ class ShardStore : private CalledKeys, private SavedKeys, private CopyHost {
   ShardCalls calls_;
   ShardSaving saving_;
   Copies copies_;
+  ShardAsks asks_;
+  SetAside aside_;  // of a world before
+  uint32_t epoch_ = 0;
   bool hands_over_ = false;
   std::vector<PushAnswer> answers_;  // of the call under way,
   std::vector<MadeVersion> made_;    // and the versions that it has made of a key that has copies

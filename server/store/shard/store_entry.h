@@ -113,6 +113,7 @@ struct ShardStore::Entry {
   bool of_rows() const { return spec->of_rows(); }
 
   bool taken_over = false;  // from a server that is gone
+  bool set_aside = false;   // stays as it is, for the next world
   uint32_t home = 0;        // shard, of all, where it was at first
   uint64_t number = 0;
   const Spec* spec = nullptr;

@@ -1,4 +1,4 @@
-"""What servers keep goes on with an elastic job: workers join, die and leave, and a server does."""
+"""What servers keep goes on with an elastic job: workers and servers join, die and leave."""
 
 from __future__ import annotations
 
@@ -38,6 +38,17 @@ def check(ended: Sequence[ElasticWorker], every: Sequence[ElasticWorker], sizes:
         assert end["sizes"] == list(sizes)
         assert end["counts"] == [pushes]
         assert end["version"] == pushes
+        _check_weights(end, pushes)
+
+
+def check_from_cut(ended: Sequence[ElasticWorker], sizes: Sequence[int]) -> None:
+    """The second world has gone on from a cut of the first one, and made five more steps."""
+    step = ended[0].events("began")[1]["step"]
+    assert step > 0, "that of a cut"
+    pushes = sizes[0] * step + sizes[1] * 5
+    for worker in ended:
+        (end,) = worker.events("end")
+        assert (end["step"], end["counts"], end["version"]) == (step + 5, [pushes], pushes)
         _check_weights(end, pushes)
 
 
@@ -89,38 +100,58 @@ def test_after_a_failure_all_go_on_from_a_cut(tmp_path: Path, warm_python: list[
         for worker in stay:
             job.ended(worker)
         assert victim.process.wait() == -9
-        step = stay[0].events("began")[1]["step"]
-        assert step > 0, "that of a cut"
-        pushes = 3 * step + 2 * 5
-        for worker in stay:
-            (end,) = worker.events("end")
-            assert (end["step"], end["counts"], end["version"]) == (step + 5, [pushes], pushes)
-            _check_weights(end, pushes)
+        check_from_cut(stay, [3, 2])
 
 
-def test_who_dies_between_two_worlds_takes_its_share_along_and_all_go_on_from_a_cut(
-    tmp_path: Path, warm_python: list[str]
-) -> None:
-    cuts = tmp_path / "cuts"
-    terms = {"GOAL": "2 2", "CUTS": str(cuts)}
+def test_nothing_is_lost_with_a_worker_that_dies_between_two_worlds(tmp_path: Path, warm_python: list[str]) -> None:
+    terms = {"GOAL": "2 2"}
     with (
         closing(Cluster(2, 1, elastic=True, max_workers=3)) as cluster,
         ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
     ):
-        stays, victim = job.start(**terms), job.start(**terms, BETWEEN="2")
-        job.wait(lambda: any(cuts.glob("cut-*/manifest.json")), "a cut")
+        both = [job.start(**terms, BETWEEN="2"), job.start(**terms, BETWEEN="2")]
+        job.wait(lambda: len(both[0].events("step")) > 2, "some steps")
         joiner = job.start(**terms)
+        victim, stays = sorted(both, key=lambda worker: worker.events("began")[0]["rank"])
         for worker in (stays, joiner):
             job.ended(worker)
         assert victim.process.wait() == -9
-        step = stays.events("began")[1]["step"]
-        assert step > 0, "that of a cut"
-        for worker in (stays, joiner):
-            (end,) = worker.events("end")
-            pushes = 2 * (step + 5)
-            assert (end["step"], end["counts"], end["version"]) == (step + 5, [pushes], pushes)
-            _check_weights(end, pushes)
-        assert "aren't whole any more: rank " in stays.output() or "went with the world" in stays.output()
+        check([stays, joiner], [*both, joiner], [2, 2])
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_server_dies_between_two_worlds(tmp_path: Path, warm_python: list[str], replicas: int) -> None:
+    """Another one that has a copy gives that; else all go on from a cut."""
+    with Processes(2, 2, elastic=True, max_workers=3) as cluster:
+        terms = {"GOAL": "2 3", "CUTS": str(tmp_path / "cuts"), "REPLICAS": str(replicas)}
+        terms |= {"BETWEEN": "2", "KILL": str(cluster.processes["server"].pid)}
+        with ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job:
+            workers = [job.start(**terms), job.start(**terms)]
+            job.wait(lambda: any((tmp_path / "cuts").glob("cut-*/manifest.json")), "a cut")
+            workers.append(job.start(**terms))
+            for worker in workers:
+                job.ended(worker)
+            if replicas == 2:
+                check(workers, workers, [2, 3])
+            else:
+                check_from_cut(workers, [2, 3])
+                assert "aren't whole any more: the server at " in workers[0].output()
+
+
+def test_servers_join(tmp_path: Path, warm_python: list[str]) -> None:
+    """Values stay with the servers that there are, but for those of which the new one is to have its share. Nothing of
+    them goes through the workers."""
+    with Processes(2, 1, elastic=True) as cluster, ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job:
+        workers = [job.start(GOAL="2 2 2"), job.start(GOAL="2 2 2")]
+        for number in (1, 2):
+            job.wait(lambda number=number: len(workers[0].events("began")) == number, "another world")
+            job.wait(lambda: len(workers[0].events("step")) > 2, "some steps")
+            cluster.start(f"server{number}")
+        for worker in workers:
+            job.ended(worker)
+            for world in worker.events("began")[1:]:
+                assert world["figures"]["payload_sent"] < 16 << 10, "of 170 KB that servers keep"
+        check(workers, workers, [2, 2, 2])
 
 
 def test_without_a_cut_it_is_said_what_is_lost(tmp_path: Path, warm_python: list[str]) -> None:

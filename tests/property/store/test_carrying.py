@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from byteps_like.errors import PeerLostError
 from byteps_like.store.saving.carrying import CarriedShare, joined
-from byteps_like.store.saving.checkpoint import take
+from byteps_like.store.saving.checkpoint import leave
 from byteps_like.store.saving.manifest import Manifest, SavedTensor
 from byteps_like.store.saving.recut import cut_from, overlap
 from byteps_like.store.saving.saved import ReadPiece, Saved, SavedContent, Void
@@ -56,6 +56,14 @@ class Held(Saved):
         raise NotImplementedError
 
     @override
+    def left(self) -> Iterator[SavedContent | Void]:
+        return self.contents(every=False)
+
+    @override
+    def lost(self, contents: Sequence[SavedContent]) -> str:
+        return ""
+
+    @override
     def bring_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
         raise NotImplementedError
 
@@ -80,7 +88,7 @@ RANKS = st.sets(st.integers(0, 5), min_size=1).map(sorted).map(tuple)
 def test_shares_of_those_who_stay_make_any_other_cut(before, after, there, leaving):
     assume(set(there) - leaving)
     before[-1] = after[-1] = max(before[-1], after[-1])
-    shares = {rank: take(Held(before, rank, there), leaving=leaving) for rank in there}
+    shares = {rank: leave(Held(before, rank, there), leaving) for rank in there}
     stay = [rank for rank in there if rank not in leaving]
     assert all(not shares[rank].contents for rank in there if rank in leaving)
     manifest = joined([CarriedShare.of(shares[rank]) for rank in stay])
@@ -99,14 +107,14 @@ def test_shares_of_those_who_stay_make_any_other_cut(before, after, there, leavi
 
 
 def test_a_share_that_is_missing_is_named():
-    shares = [CarriedShare.of(take(Held([4, 8, 12], rank, (0, 1, 2)))) for rank in range(3)]
+    shares = [CarriedShare.of(leave(Held([4, 8, 12], rank, (0, 1, 2)))) for rank in range(3)]
     with pytest.raises(PeerLostError, match="'w' aren't whole any more: rank 0, 2 of the world before"):
         joined(shares[1:2])
 
 
 def test_a_rank_that_had_nothing_may_be_missing():
     """Of two partitions on three ranks."""
-    shares = [CarriedShare.of(take(Held([4, 8], rank, (0, 1, 2)))) for rank in range(3)]
+    shares = [CarriedShare.of(leave(Held([4, 8], rank, (0, 1, 2)))) for rank in range(3)]
     assert len(joined(shares[:2]).tensors["w"].pieces) == 2
     with pytest.raises(PeerLostError, match="rank 1 of the world before is gone"):
         joined([shares[0], shares[2]])

@@ -2,9 +2,9 @@
 
 Prints JSON. `GOAL` are the sizes of the worlds to come, after the last of which it makes five more steps; `VICTIM` is a
 size: the process kills itself in the third step of a world of so many, or later, once there is a cut if there are to
-be some; `BETWEEN`, likewise: it does so as it leaves such a world. `CUTS`: a directory for one of each fourth commit,
-`ON_LOSS`: what the death of a rank means, `REPLICAS`: how many servers have each value. All but the first may be left
-out.
+be some; `BETWEEN`, likewise: rank 0 does so as it leaves such a world, or, with `KILL`, kills the process of that
+number instead. `CUTS`: a directory for one of each fourth commit, `ON_LOSS`: what the death of a rank means,
+`REPLICAS`: how many servers have each value. All but the first may be left out.
 """
 
 import json
@@ -32,8 +32,8 @@ def say(**what: object) -> None:
 
 def leave(meanwhile: Callable[[], None]) -> None:
     """With what it carries into the next world."""
-    if os.environ.get("BETWEEN") == str(bps.size()):
-        os.kill(os.getpid(), signal.SIGKILL)
+    if os.environ.get("BETWEEN") == str(bps.size()) and bps.rank() == 0:
+        os.kill(int(os.environ.get("KILL", os.getpid())), signal.SIGKILL)
     rejoin(meanwhile)
 
 
@@ -58,7 +58,7 @@ keys = bps.KV.spread(np.arange(500), 500)
 def train(state):
     state.sizes = [*state.sizes, bps.size()]
     begun = state.step
-    say(event="began", rank=bps.rank(), size=bps.size(), step=state.step, sizes=state.sizes)
+    say(event="began", rank=bps.rank(), size=bps.size(), step=state.step, sizes=state.sizes, figures=bps.stats())
     while state.sizes != GOAL or state.step < begun + 5:
         if os.environ.get("VICTIM") == str(bps.size()) and state.step >= begun + 2 and has_cut():
             os.kill(os.getpid(), signal.SIGKILL)

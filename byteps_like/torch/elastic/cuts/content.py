@@ -28,14 +28,15 @@ class KeptOnServers(Protocol):
 class GoesOn(Protocol):
     """What of these goes on in the next world."""
 
-    def taken(self, leaving: Iterable[int]) -> Taken:
-        """This rank's share of what servers keep; those `leaving` have none. All ranks call it."""
+    def leave(self, leaving: Iterable[int]) -> Taken:
+        """What this rank takes along of it, or where it is; those `leaving` the job have none. All ranks call it."""
 
     def reopen(self) -> None:
         """In the next world, before anything else. All ranks call it that were in the one before; others make it."""
 
     def take_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None:
-        """Goes on from what all ranks have carried there, of which this one has `contents`. All ranks call it."""
+        """Goes on from what was left, of which this rank has `contents`, or knows where they are. All ranks call it.
+        Raises ValuesLostError where some are gone."""
 
 
 @runtime_checkable

@@ -4,15 +4,20 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "csrc/wire/bytes.h"
+#include "server/store/saving/key_bytes.h"
+#include "server/store/saving/set_aside.h"
 
 namespace byteps_like::testing::shard_saving {
 namespace {
@@ -81,6 +86,14 @@ class Shard : public SavedKeys {
     CHECK(status.ok());
     late += answers.size();
   }
+  uint32_t PutAside(uint64_t key) override {
+    aside.insert(key);
+    return key == kX ? 5 : kNoShard;
+  }
+  std::optional<uint32_t> OwnShard() const override { return own; }
+  void AskAside(uint32_t shard, std::string text, ShardAsks::Then then) override {
+    asked.emplace_back(shard, std::move(text), std::move(then));
+  }
   void AnswerRequest(uint32_t rank, const Header& header, const std::string& payload) override {
     answers[rank].emplace_back(header, payload);
   }
@@ -112,6 +125,9 @@ class Shard : public SavedKeys {
   std::vector<std::string> refused;
   std::set<uint32_t> left;
   std::set<std::pair<uint64_t, uint32_t>> resting;
+  std::set<uint64_t> aside;
+  std::optional<uint32_t> own = 3;
+  std::vector<std::tuple<uint32_t, std::string, ShardAsks::Then>> asked;
   size_t late = 0;
   uint32_t numbers = 0;
 
@@ -263,7 +279,7 @@ TEST_CASE("shard saving: what makes no sense is answered so, and changes nothing
   const auto wrong = [&](const Text& text) { CHECK_FALSE(shard.Asked(text, Code::kInvalid).empty()); };
   wrong(Text());
   wrong(Text() << uint8_t{0} << kX);
-  wrong(Text() << uint8_t{9} << kX);
+  wrong(Text() << uint8_t{12} << kX);
   wrong(Request(StateRequest::kRead, 77));
   wrong(Request(StateRequest::kRead, kX) << uint8_t{0});
   wrong(Request(StateRequest::kRead, kX) << uint8_t{2} << uint64_t{0} << uint64_t{4});
@@ -277,13 +293,198 @@ TEST_CASE("shard saving: what makes no sense is answered so, and changes nothing
   wrong(Request(StateRequest::kCommit, kX) << uint32_t{0});
   wrong(Request(StateRequest::kCommit, kX) << ~uint64_t{0});
   wrong(Text() << static_cast<uint8_t>(StateRequest::kHeads) << uint64_t{77});
+  wrong(Text() << static_cast<uint8_t>(StateRequest::kSetAside) << uint64_t{77});
   CHECK(shard.FindKey(kX)->ledger().version() == 0);
   shard.Send(0, FrameType::kState, shard.numbers + 1, "x");
-  CHECK(shard.refused.back() == "request 19 has come in place of request 18");
+  CHECK(shard.refused.back() == "request 20 has come in place of request 19");
   shard.Send(0, FrameType::kCut, shard.numbers, Cut({}, ""));
   shard.Send(0, FrameType::kCut, shard.numbers, Cut({77}, ""));
   shard.Send(0, FrameType::kCut, shard.numbers, Cut({kX}, std::string(kMaxWord + 1, 'a')));
   CHECK(shard.refused.size() == 4);
+}
+
+// Between two worlds --------------------------------------------------------------------------------------------------
+
+namespace {
+
+Text Of(const std::string& text) {
+  Text made;
+  made.text = text;
+  return made;
+}
+
+std::string Name(uint64_t key, int64_t version, uint32_t epoch = 7) { return (Text() << epoch << key << version).text; }
+
+std::string Bytes(SavedPart part, uint64_t offset, uint64_t bytes) {
+  return (Text() << static_cast<uint8_t>(part) << offset << bytes).text;
+}
+
+Text Take(uint64_t key, SavedPart part, uint64_t target, uint32_t shard, const std::string& what) {
+  return Request(StateRequest::kTake, key) << static_cast<uint8_t>(part) << target << shard << what;
+}
+
+// A key of the world before, whose value has been pushed to once.
+std::unique_ptr<StoreKey> Momentum(ShardMemory& memory, float number) {
+  auto rules = StoreRules::Parse("asp", "sum:age=none,damp=none", "momentum:lr=1.0,momentum=0.5,weight_decay=0.0");
+  const auto filled = [&](float one) {
+    ShardBuffer buffer = memory.Take(kElements * sizeof(float));
+    for (size_t i = 0; i < kElements; ++i) std::memcpy(buffer.data() + i * sizeof(float), &one, sizeof(float));
+    return buffer;
+  };
+  auto key = StoreKey::Make(*rules, {DType::kFloat32, {kElements, 1}, filled(0)}, 1, 0, memory);
+  std::vector<PushAnswer> told;
+  REQUIRE((*key)->Push({{0, 0, 0, 1}, filled(number), std::nullopt}, 0, &told).ok());
+  return std::move(*key);
+}
+
+}  // namespace
+
+TEST_CASE("shard saving: what is set aside is said to be here, and where else") {
+  Shard shard;
+  shard.Push(kX, 0, 1);
+  const std::string answer = shard.Asked(Of(std::string(1, char(StateRequest::kSetAside))) << kX << kTable);
+  CHECK(At<uint32_t>(answer, 0) == 3);
+  CHECK(At<uint32_t>(answer, 4) == 5);
+  CHECK(At<uint32_t>(answer, 8) == kNoShard);
+  CHECK(At<int64_t>(answer, 12) == 1);  // then the heads
+  CHECK(shard.aside == std::set<uint64_t>{kX, kTable});
+  shard.own.reset();
+  CHECK(shard.Asked(Of(std::string(1, char(StateRequest::kSetAside))) << kY, Code::kInvalid).find("next one") !=
+        std::string::npos);
+  CHECK(!shard.aside.contains(kY));
+}
+
+TEST_CASE("shard saving: a shard takes what was set aside, and answers when it is here") {
+  Shard shard;
+  const std::string what = Name(70, 1) + Bytes(SavedPart::kValue, 4, 8);
+  CHECK(shard.Asked(Request(StateRequest::kClear, kX)).empty());
+  const Text take = Take(kX, SavedPart::kValue, 12, 9, what);
+  const uint32_t number = shard.numbers++;
+  shard.Send(0, FrameType::kState, number, take.text);
+  shard.Send(0, FrameType::kState, number, take.text);  // over another link
+  REQUIRE(shard.asked.size() == 1);
+  CHECK(shard.answers[0].size() == 1);
+  const auto& [from, text, then] = shard.asked.front();
+  CHECK(from == 9);
+  CHECK(text == what);
+  std::atomic<uint64_t> held{0};
+  ShardMemory memory("a shard", 0, held);
+  SetAside aside;
+  SetAside::Keys keys;
+  keys.emplace(70, Momentum(memory, 3));
+  aside.Replace(7, std::move(keys));
+  then(aside.Answer(std::as_bytes(std::span(text))));
+  REQUIRE(shard.answers[0].size() == 2);
+  CHECK(shard.answers[0].back().first.aux == 0);
+  CHECK(shard.Asked(Request(StateRequest::kCommit, kX) << int64_t{1}).empty());
+  const std::string value = Read(shard, kX, SavedPart::kValue);
+  for (size_t i = 0; i < kElements; ++i)
+    CHECK(std::bit_cast<float>(At<uint32_t>(value, 8 + 4 * i)) == (i == 3 || i == 4 ? -3.0f : 0.0f));
+}
+
+TEST_CASE("shard saving: what can't be taken is said") {
+  std::atomic<uint64_t> held{0};
+  ShardMemory memory("a shard", 0, held);
+  SetAside aside;
+  SetAside::Keys keys;
+  keys.emplace(70, Momentum(memory, 3));
+  aside.Replace(7, std::move(keys));
+  const auto code = [&](const std::string& asked) {
+    const Status status = aside.Answer(std::as_bytes(std::span(asked))).status();
+    return status.code();
+  };
+  const std::string bytes = Bytes(SavedPart::kState, 0, 8);
+  CHECK(code(Name(70, 1) + bytes) == Code::kOk);
+  CHECK(code(Name(71, 1) + bytes) == Code::kPeerLost);
+  CHECK(code(Name(70, 2) + bytes) == Code::kPeerLost);
+  CHECK(code(Name(70, 1, 6) + bytes) == Code::kPeerLost);
+  CHECK(code(Name(70, 1) + Bytes(SavedPart::kState, 20, 8)) == Code::kInvalid);
+  CHECK(code(Name(70, 1) + std::string(8, 0)) == Code::kInvalid);
+  CHECK(code("short") == Code::kInvalid);
+  aside.Clear();
+  CHECK(code(Name(70, 1) + bytes) == Code::kPeerLost);
+
+  Shard shard;
+  CHECK_FALSE(shard.Asked(Request(StateRequest::kTake, kX), Code::kInvalid).empty());
+  shard.Send(0, FrameType::kState, shard.numbers++, Take(kX, SavedPart::kValue, 0, 9, Name(70, 1) + bytes).text);
+  std::get<2>(shard.asked.back())(std::string(16, 0));
+  CHECK(shard.answers[0].back().first.aux == static_cast<uint32_t>(Code::kPeerLost));  // nobody has begun to restore it
+}
+
+TEST_CASE("shard saving: rows come page by page, those of some buckets") {
+  Shard shard;
+  auto record = [](uint64_t bucket, uint64_t id) {
+    Text text;
+    text << (bucket << kBucketShift | id) << uint32_t{4} << uint32_t{1} << uint64_t{1}
+         << uint64_t{2};  // two values, and what momentum has of them
+    return text.text;
+  };
+  CHECK(shard.Asked(Request(StateRequest::kClear, kTable)).empty());
+  CHECK(shard.Asked(Request(StateRequest::kWriteRows, kTable) << record(0, 1) << record(9, 2) << record(4095, 3))
+            .empty());
+  CHECK(shard.Asked(Request(StateRequest::kCommit, kTable) << int64_t{4}).empty());
+  std::string bits(kBucketMapBytes, 0);
+  bits[1] = 2;                            // bucket 9
+  bits[kBucketMapBytes - 1] = char(128);  // and 4095
+  const std::string page = (Text() << uint64_t{0}).text + bits;
+  auto rows = ReadRows(*shard.FindKey(kTable), std::as_bytes(std::span(page)));
+  REQUIRE(rows.ok());
+  CHECK(rows->size() == 16 + 2 * record(0, 0).size());
+  CHECK(rows->find(record(0, 1)) == std::string::npos);
+  Shard other;
+  CHECK(other.Asked(Request(StateRequest::kClear, kTable)).empty());
+  Text take = Request(StateRequest::kTakeRows, kTable) << uint32_t{2} << Name(70, 4) << page;
+  other.Send(0, FrameType::kState, other.numbers++, take.text);
+  std::get<2>(other.asked.back())(*rows);
+  CHECK(At<uint64_t>(other.answers[0].back().second, 8) == 0);  // that was all
+  CHECK(other.Asked(Request(StateRequest::kCommit, kTable) << int64_t{4}).empty());
+  CHECK(other.FindKey(kTable)->rows().Find(uint64_t{9} << kBucketShift | 2).has_value());
+  CHECK(!other.FindKey(kTable)->rows().Find(1).has_value());
+}
+
+TEST_CASE("shard asks: each is answered once, over whatever link, or its server is gone") {
+  ShardAsks asks;
+  asks.Reset({0, 0, 1});
+  std::vector<std::string> told;
+  const auto tell = [&](Result<std::string> answer) {
+    told.push_back(answer.ok() ? *answer : answer.status().message());
+  };
+  asks.Ask(2, "first", tell);
+  asks.Ask(2, "second", tell);
+  asks.Ask(3, "nobody", tell);
+  CHECK(told == std::vector<std::string>{"there is no shard 3"});
+  const auto next = [&](uint32_t shard) -> std::string {
+    Outgoing frame;
+    std::shared_ptr<const void> keep;
+    if (!asks.Next(shard, frame, keep)) return "";
+    CHECK(frame.header.type == FrameType::kState);
+    return std::to_string(frame.header.round) +
+           std::string(reinterpret_cast<const char*>(frame.payload), frame.header.length);
+  };
+  const auto answer = [&](uint32_t number, const std::string& text, Code code = Code::kOk) {
+    Header header;
+    header.round = number;
+    header.aux = static_cast<uint32_t>(code);
+    asks.OnAnswer(2, header, std::as_bytes(std::span(text)));
+  };
+  CHECK(next(1).empty());
+  CHECK(next(2) == "0first");
+  answer(0, "yes");
+  answer(0, "again");  // of a link before
+  CHECK(next(2) == "1second");
+  asks.OnNewWay(2);
+  answer(1, "too early");
+  CHECK(next(2) == "1second");
+  CHECK(next(2).empty());
+  answer(1, "no", Code::kInvalid);
+  CHECK(told == std::vector<std::string>{"there is no shard 3", "yes", "no"});
+  asks.Ask(2, "third", tell);
+  asks.Lose(1);
+  asks.Ask(2, "fourth", tell);
+  CHECK(told.size() == 5);
+  CHECK(told[3] == "server 1, which had it, is gone");
+  CHECK(told[4] == told[3]);
+  CHECK(next(2).empty());
 }
 
 }  // namespace byteps_like::testing::shard_saving

@@ -371,8 +371,8 @@ TestElasticMembers = ElasticMembers.TestCase
 TestElasticMembers.settings = settings(max_examples=80, stateful_step_count=40)
 
 
-def test_a_server_that_takes_the_place_of_one_that_died_is_let_in(job: Elastic) -> None:
-    """While the others run on, with another number of servers and other ranks than it was told."""
+def test_servers_come_while_others_run(job: Elastic) -> None:
+    """One that takes the place of one that died, whatever rank it was told, and one more."""
     job.servers = 2
     job.server("s1", 0)
     job.server("s2", 1)
@@ -380,23 +380,27 @@ def test_a_server_that_takes_the_place_of_one_that_died_is_let_in(job: Elastic) 
     job.do("ready", "s1", 1)
     job.do("ready", "s2", 1)
     assert job.state is JobState.RUNNING
-    with pytest.raises(RefusedError, match="wants the rank of server 0"):
-        job.server("s3", 0)
-    job.do("broken", "s1")
-    with pytest.raises(TooEarlyError):
-        job.server("s3", 0)
     job.die("s1")
     job.again(*job.names("w1"))
     job.do("ready", "s2", 2)
     assert job.state is JobState.RUNNING and len(job.worlds("w101")[-1].servers) == 1
     job.server("s3", 0)
     assert job.events("w101", EventKind.JOINERS), "those who run hear of it"
-    with pytest.raises(RefusedError, match="is late"):
-        job.server("s4", 1)
+    job.server("s4", 1)
+    job.server("s5")
     job.again(*job.names("w101"))
-    job.do("ready", "s2", 3)
-    job.do("ready", "s3", 3)
-    assert len(job.worlds("w201")[-1].servers) == 2
+    for server in ("s2", "s3", "s4", "s5"):
+        job.do("ready", server, 3)
+    assert job.state is JobState.RUNNING
+    assert [one.rank for one in job.worlds("w201")[-1].servers] == [0, 1, 2, 3]
+
+
+def test_a_job_without_servers_takes_none(job: Elastic) -> None:
+    job.servers = 0
+    job.come("w1", "w2", "w3")
+    assert job.state is JobState.RUNNING
+    with pytest.raises(RefusedError, match="0 servers"):
+        job.server("s1")
 
 
 @pytest.fixture
