@@ -19,17 +19,19 @@ SCRIPT = ROOT / "tests" / "scenarios" / "elastic" / "coming.py"
 class Pair:
     """A job of one, to which another process comes."""
 
-    def __init__(self, job: ElasticJob, config: Config) -> None:
-        self.job, self.config = job, config
+    def __init__(self, job: ElasticJob, config: Config, folder: Path) -> None:
+        self.job, self.config, self._folder = job, config, folder
         self.first = job.start(HOW="first")
         job.wait(lambda: bool(self.first.events("made")), "a world of one")
 
     def come(self, how: str) -> ElasticWorker:
-        second = self.job.start(HOW=how)
+        go = self._folder / f"go {len(self.job.workers)}"
+        second = self.job.start(HOW=how, GO=str(go))
         self.job.wait(lambda: bool(second.events("made")), "another one")
         assert [one.state for one in query_status(self.config).members] == ["running"], "it is no member yet"
         assert second.events("came")[0]["place"] == second.events("made")[0]["place"] == [1, 2, 1, 2]
         assert second.events("made")[0]["samples"] == 6
+        go.touch()
         return second
 
 
@@ -39,7 +41,7 @@ def pair(tmp_path: Path, warm_python: list[str]) -> Iterator[Pair]:
         closing(Cluster(1, 0, elastic=True, max_workers=2)) as cluster,
         ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
     ):
-        yield Pair(job, cluster.config(role="worker"))
+        yield Pair(job, cluster.config(role="worker"), tmp_path)
 
 
 @pytest.mark.parametrize("how", ["operation", "run"])

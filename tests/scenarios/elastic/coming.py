@@ -1,12 +1,14 @@
 """Comes to an elastic job, as `HOW` says: the "first" one trains nothing until there are two. Prints JSON, a line each.
 
 A second one comes while the world runs. It makes what training needs, and then joins by its first operation
-("operation") or by `run` ("run"), or goes again without having joined: by "shutdown", or "suspend".
+("operation") or by `run` ("run"), or goes again without having joined: by "shutdown", or "suspend"; with `GO`, a path,
+once there is such a file.
 """
 
 import json
 import os
 import time
+from pathlib import Path
 
 import torch
 
@@ -32,7 +34,8 @@ wrapped = bps.DistributedDataParallel(torch.nn.Linear(2, 2))
 sampler = bps.elastic.ElasticSampler(range(12))
 state = bps.elastic.TorchState(model, optimizer, sampler=sampler, other=wrapped, step=0)
 say(event="made", place=place(), samples=len(sampler))
-time.sleep(0.5)
+while "GO" in os.environ and not Path(os.environ["GO"]).exists():
+    time.sleep(0.02)
 
 
 @bps.elastic.run
