@@ -1,7 +1,8 @@
 """An elastic training that others join while it runs. Prints JSON, a line per event.
 
-Steps go on until there have been `GOAL` in a world of `SIZE`. `KIND` is how: "adam", with clipped gradients; "ddp", a
-module whose gradients are averaged in backward, with a rate that changes; "crossing", whose steps can't be followed.
+Steps go on until there have been `GOAL` in a world of `SIZE`, of those alone that all have made since there is the
+file `FROM`, if one is named. `KIND` is how: "adam", with clipped gradients; "ddp", a module whose gradients are
+averaged in backward, with a rate that changes; "crossing", whose steps can't be followed.
 With `UNCOMMITTED` nothing is kept. A newcomer with `SPOIL` adds something to its weights in each step; one with
 `SLOW`, a path, takes the state of the others, but does not get on until there is such a file.
 """
@@ -65,6 +66,13 @@ def make_step(number: int) -> None:
         optimizer.param_groups[0]["lr"] *= 0.99
 
 
+def counts() -> bool:
+    """Whether this step does: alike on all ranks."""
+    if "FROM" not in os.environ:
+        return True
+    return bps.push_pull(torch.tensor([float(Path(os.environ["FROM"]).exists())]), name="counts").item() == 1.0
+
+
 @bps.elastic.run
 def train(state):
     moved = bps.stats()["payload_received"]
@@ -73,7 +81,7 @@ def train(state):
         make_step(state.step)
         time.sleep(0.02)
         state.step += 1
-        state.last += bps.size() == SIZE
+        state.last += bps.size() == SIZE and counts()
         say(event="step", step=state.step)
         state.check_host_updates() if "UNCOMMITTED" in os.environ else state.commit()
 
