@@ -56,6 +56,14 @@ class Process:
             if key in said:
                 return said
 
+    def hear_failure(self) -> dict[str, Any]:
+        """The event that ends this world: warnings before it are skipped, of members who are slow to say that they
+        live."""
+        while True:
+            said = self.hear("event")
+            if said["event"] == "failed":
+                return said
+
     def ask(self, do: str, **arguments: object) -> dict[str, Any]:
         """A command and its answer, an error or not."""
         self.send(do, **arguments)
