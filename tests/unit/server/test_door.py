@@ -292,7 +292,7 @@ def test_who_reads_slowly_gets_all_in_order_and_its_links_wait_meanwhile(monkeyp
         give_values(store)
         until(lambda: [session.paused for session in door._sessions.values()] == [True])
         store.links[0].give(value(VALUES, 4), b"last")
-        assert dealer.socket.poll(100)
+        assert dealer.socket.poll(5000)
         assert store.links[0].inbox[-1][1] == b"last", "the link is not read"
         keys = [decode_header(receive(dealer, DoorKind.FRAME)[1]).key for _ in range(VALUES + 1)]
         assert keys == list(range(VALUES + 1))
@@ -307,8 +307,8 @@ def test_who_takes_nothing_at_all_is_refused_in_the_end(monkeypatch):
         say_hello(dealer)
         link = store.links[0]
         give_values(store)
-        until(lambda: not door._sessions)
-        assert link.closed
+        until(lambda: link.closed)
+        assert not door._sessions
         assert "rank 0 has taken nothing for 0.5 s" in str(refusal(dealer))
 
 
@@ -348,14 +348,7 @@ def test_links_of_a_vanished_worker_are_closed():
         with client(door.url) as dealer:
             say_hello(dealer)
             link = store.links[0]
-        with client(door.url) as other:  # time for the door to notice, without sleeping here
-            for _ in range(50):
-                send_frame(other, PUSH)
-                refusal(other)
-                if link.closed:
-                    return
-                other.socket.poll(20)
-    raise AssertionError("the link is still open")
+        until(lambda: link.closed)
 
 
 def monitor_says(dealer: Dealer) -> Trouble:
@@ -403,9 +396,9 @@ def test_without_curve_nothing_comes_through(caplog):
         plain.connect(door.url)
         plain.send_multipart([Envelope(DoorKind.HELLO).encode(), HELLO.encode()])
         assert not plain.poll(500)
+        until(lambda: "no CURVE" in caplog.text)
         plain.close()
     context.term()
-    assert "no CURVE" in caplog.text
 
 
 def test_refusal_reads_as_documented():
