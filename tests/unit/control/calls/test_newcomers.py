@@ -39,9 +39,10 @@ def heard(worker: ControlClient, count: int) -> list[Newcomer]:
     return list(worker.newcomers)
 
 
-def refusal(call: Future[str], seconds: float = PATIENCE) -> str:
+def refusal(call: Future[str]) -> str:
+    """Of a call whose own time is not over: a DeadlineError is none."""
     with pytest.raises(RefusedError) as caught:
-        call.result(seconds)
+        call.result(PATIENCE)
     return str(caught.value)
 
 
@@ -224,7 +225,7 @@ def test_the_world_ends_in_which_it_waits(job: ElasticJob, end: Callable[[Elasti
     call = job.catch_up("a")
     (before,) = heard(first, 1)
     end(job)
-    assert "to be caught up with has ended" in refusal(call, seconds=1.0)
+    assert "to be caught up with has ended" in refusal(call)
     assert "no world runs" in refusal(job.catch_up("a"))
     first, _ = job.form_next()
     assert not first.newcomers and query_status(job.config()).text == ""
@@ -242,7 +243,7 @@ def test_the_job_ends_in_which_it_waits(job: ElasticJob) -> None:
     heard(workers[0], 1)
     for worker in workers:
         worker.leave()
-    assert "has ended" in refusal(call, seconds=1.0)
+    assert "has ended" in refusal(call)
 
 
 def test_the_scheduler_ends_in_which_it_waits(job: ElasticJob) -> None:

@@ -144,6 +144,10 @@ def test_a_standby_waits_though_the_etcd_has_dropped_old_revisions(
     found: list[Records] = []
     standby = threading.Thread(target=lambda: found.append(open_records(state, "job", wait=True)))
     standby.start()
+    deadline = time.monotonic() + 20
+    while not begun:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     time.sleep(1)
     assert len(begun) == 1, "it waits for a word of the etcd"
     records.close()

@@ -23,6 +23,7 @@ from byteps_like.torch.elastic.catching_up.messages import FeedingWorld, address
 from byteps_like.torch.elastic.catching_up.newcomer import CatchingUp
 from byteps_like.torch.elastic.catching_up.steps import before_steps
 from byteps_like.torch.job.trees import tensors_of
+from tests.fakes.control.elastic_job import until
 
 
 def config(transport: str = "auto", secret: str = "5") -> Config:
@@ -128,7 +129,8 @@ def test_a_newcomer_takes_in_no_more_than_it_can_make(monkeypatch: pytest.Monkey
     with closing(Job(2)) as job:
         for number in range(1, 40):
             job.step(number)
-        time.sleep(1.0)
+        until(lambda: job.following.made == 1)
+        time.sleep(1.0)  # for what must not come in
         assert job.following.made == 1 and len(job.following._records) <= newcomer._MOST_OPEN
         may_go_on.set()
         job.finish()
@@ -153,9 +155,7 @@ def test_a_newcomer_goes_on_without_a_worker_that_is_gone() -> None:
     with closing(Job(3)) as job:
         job.following.wait_until_near()
         job.feeds[1].close()
-        end = time.monotonic() + 10
-        while job.following.error is None and time.monotonic() < end:
-            time.sleep(0.01)
+        until(lambda: job.following.error is not None)
         assert "goodbye" in str(job.following.error)
         job.following.wait_until_near()
         job.finish()
