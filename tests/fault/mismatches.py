@@ -157,9 +157,11 @@ def late_rank(bps: Any, rank: int, size: int, named: bool) -> tuple[Seen, float]
 def twice(bps: Any, rank: int, size: int) -> tuple[Seen, float, float]:
     """One name is used while it is in flight; then again."""
     if rank != 0:
-        time.sleep(0.3)
+        bps.barrier()  # rank 0 has tried
     handle = bps.allreduce_async(torch.ones(3), op=bps.Sum, name="layer.weight")
     seen = watch(lambda: bps.allreduce_async(torch.ones(3), op=bps.Sum, name="layer.weight")) if rank == 0 else None
+    if rank == 0:
+        bps.barrier()
     first = float(bps.synchronize(handle)[0])
     return seen, first, _sum(bps, "layer.weight")
 
