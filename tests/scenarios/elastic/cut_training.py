@@ -1,6 +1,7 @@
 """An elastic training whose every fourth commit becomes a cut in `CUTS`, for `PASSES` passes over the data.
 
-Prints JSON. `VICTIM` is a rank and a number: that rank kills itself while it writes its part of that cut.
+Prints JSON. `VICTIM` is a rank and a number: that rank kills itself while it writes its part of that cut. After the
+step `LAST` all finish the cut that they write, and wait to be killed.
 """
 
 import json
@@ -58,6 +59,9 @@ def train(state):
             say(event="step", step=state.step, samples=numbers.tolist(), epoch=state.epoch, weights=weights())
             time.sleep(0.02)
             state.commit()
+            if state.step == int(os.environ.get("LAST", "0")):
+                state.finish_cut()
+                time.sleep(600)
         state.epoch += 1
         sampler.set_epoch(state.epoch)
 
