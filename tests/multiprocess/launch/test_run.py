@@ -76,7 +76,7 @@ raise PeerLostError("worker 2 died")
 """,
     )
     assert result.code == 7, result
-    assert result.seconds < 6
+    assert result.seconds < 15  # not the minute of worker 3
     report = result.err[result.err.index("worker 2 failed first") :].splitlines()
     assert report[0].startswith("worker 2 failed first: exit code 7")
     assert report[1].strip() == "Traceback (most recent call last):"
@@ -127,7 +127,7 @@ time.sleep(60)
 """
     result = launcher.python("-n 2 -s 0 -q --grace 0.3", script)
     assert result.code == 3, result
-    assert result.seconds < 5
+    assert result.seconds < 15
     assert launcher.left() == []
 
 

@@ -27,7 +27,7 @@ def started(launcher, ranks):
 
 def shared():
     """What we may have left there: others come and go meanwhile."""
-    return sorted(Path("/dev/shm").glob("*byteps*"))
+    return set(Path("/dev/shm").glob("*byteps*"))
 
 
 def start_with_grandchildren(launcher):
@@ -39,19 +39,19 @@ def start_with_grandchildren(launcher):
 
 
 def nothing_left(launcher, before):
-    return launcher.left() == [] and launcher.files() == [] and shared() == before
+    return launcher.left() == [] and launcher.files() == [] and shared() <= before
 
 
 def test_kill_9_of_the_launcher(launcher):
     process, before = start_with_grandchildren(launcher)
     process.kill()
-    wait_until(lambda: nothing_left(launcher, before), 2.0)
+    wait_until(lambda: nothing_left(launcher, before))
 
 
 def test_kill_9_of_the_launcher_s_process_group(launcher):
     process, before = start_with_grandchildren(launcher)
     os.killpg(process.pid, signal.SIGKILL)
-    wait_until(lambda: nothing_left(launcher, before), 2.0)
+    wait_until(lambda: nothing_left(launcher, before))
 
 
 def test_watchdog_killed_first_is_made_up_for(launcher):
@@ -93,7 +93,7 @@ time.sleep(300)
     process.send_signal(signal.SIGINT)
     result = launcher.finish(process)
     assert result.code == 130, result
-    assert result.seconds < 5
+    assert result.seconds < 15  # not the grace
     assert launcher.left() == []
     assert launcher.files() == []
 
@@ -119,7 +119,7 @@ def test_who_only_knows_the_secret_of_a_job_does_not_end_with_it(launcher):
     onlooker = subprocess.Popen(["sleep", "300"], env=knows)
     try:
         process.kill()
-        wait_until(lambda: nothing_left(launcher, before), 2.0)
+        wait_until(lambda: nothing_left(launcher, before))
         assert onlooker.poll() is None
     finally:
         onlooker.kill()
@@ -140,8 +140,8 @@ def test_processes_of_others_in_the_same_session_are_spared(launcher):
         wait_until(lambda: len(sweep.members(directory)) == 4)
         killed = sweep.sweep(directory)
         assert len(killed) == 4
-        assert ours.wait(5) == -signal.SIGKILL
-        assert bystander.wait(5) == 0  # its marked child was killed, it was not
+        assert ours.wait(20) == -signal.SIGKILL
+        assert bystander.wait(20) == 0  # its marked child was killed, it was not
     finally:
         for process in (ours, bystander):
             process.kill()
