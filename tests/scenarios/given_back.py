@@ -34,8 +34,8 @@ def held(process: int) -> Held:
 
 
 def settled(process: int, most: Held) -> Held:
-    """What it holds once neither is more than in `most`, or after 5 s: it gives back when it hears of it."""
-    end = time.monotonic() + 5.0
+    """What it holds once neither is more than in `most`, or after 20 s: it gives back when it hears of it."""
+    end = time.monotonic() + 20.0
     while True:
         now = held(process)
         if (now[0] <= most[0] and now[1] <= most[1]) or time.monotonic() > end:

@@ -180,7 +180,7 @@ def test_the_others_hear_who_was_refused() -> None:
         while not query_status(cluster.config()).members:
             time.sleep(0.01)
         join(cluster.config(rank=1, tls="off"))
-        waiting.join(5)
+        waiting.join(20)
         assert isinstance(found[0], RefusedError)
         assert "worker 1" in str(found[0])
         assert "tls=off here, but tls=on" in str(found[0])
