@@ -71,7 +71,8 @@ def count_on(bps: Any, rank: int, size: int, policies: list[str], folder: str) -
 
 
 def raise_or_finish(bps: Any, rank: int, size: int, kinds: list[str]) -> Seen:
-    """Pushes to a store of each `on_loss` until rank 1 is dead, and that is heard of or two seconds have passed."""
+    """Pushes to a store of each `on_loss` until rank 1 is dead, and if one raises, that is heard of; else two seconds
+    have passed."""
     stores = [
         bps.Store(f"kept{number}", {"w": np.zeros(8, np.float32)}, consistency="asp", on_loss=kind)
         for number, kind in enumerate(kinds)
@@ -81,7 +82,7 @@ def raise_or_finish(bps: Any, rank: int, size: int, kinds: list[str]) -> Seen:
         _die_soon(0.5)
 
     def until() -> None:
-        end = time.monotonic() + (60 if rank == 1 else 2.5)
+        end = time.monotonic() + (60 if rank == 1 or "raise" in kinds else 2.5)
         while time.monotonic() < end:
             for store in stores:
                 store.push("w", ones).wait(20)
