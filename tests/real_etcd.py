@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import HeldPorts
+
 ETCD = shutil.which("etcd")
 WHY_NOT = "there is no etcd here: scripts/setup.sh test installs Debian's etcd-server"
 WITHOUT_CLIENT = "there is no etcdctl: scripts/setup.sh test installs Debian's etcd-client"
@@ -28,7 +30,8 @@ class RealEtcd:
         if ETCD is None:
             pytest.skip(WHY_NOT)
         self._folder, self._flags, self._scheme = folder, flags, scheme
-        ports = free_ports(2 * members)
+        self._held = HeldPorts(2 * members)  # for as long as this is there: its processes come and go
+        ports = self._held.numbers
         self._clients, self._peers = ports[:members], ports[members:]
         self.endpoints = [f"127.0.0.1:{port}" for port in self._clients]
         self.processes = [self._start(number, ()) for number in range(members)]
@@ -92,13 +95,3 @@ class RealEtcd:
         with suppress(OSError), urllib.request.urlopen(f"http://{self.endpoint}/health", timeout=1):
             return True
         return False
-
-
-def free_ports(count: int) -> list[int]:
-    """That were free a moment ago."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

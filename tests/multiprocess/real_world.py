@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import traceback
@@ -18,6 +17,7 @@ from byteps_like.config import Config
 from byteps_like.control.calls.scheduler import SchedulerServer
 from byteps_like.server.process import EmbeddedServer
 from tests.multiprocess import warm
+from tests.ports import HeldPorts
 
 DEADLINE = 60.0
 
@@ -70,11 +70,9 @@ class Processes:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Processes:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self._held = HeldPorts()
         self._settings = {
-            "scheduler": address,
+            "scheduler": f"127.0.0.1:{self._held.numbers[0]}",
             "secret": "s" * 64,
             "job": "killed",
             "num_servers": self._servers,
@@ -100,6 +98,7 @@ class Processes:
         for process in self.processes.values():
             process.kill()
             process.wait()
+        self._held.close()
 
 
 class Pool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import torch.multiprocessing as mp
 import byteps_like.torch as bps
 from tests.multiprocess import warm
 from tests.multiprocess.real_world import job
+from tests.ports import HeldPorts
 
 SECONDS = 60
 FOREIGN = ("BYTEPS_", "DMLC_", "OMPI_", "PMI", "MPI_", "MV2_", "SLURM_", "TORCHELASTIC_", "MASTER_")
@@ -98,23 +98,18 @@ def _run(pipe: Connection, body: str, environment: dict[str, str]) -> None:
         pipe.send(("error", f"{type(error).__name__}: {error}"))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def started(body: Callable[[], Any], environments: list[dict[str, Any]]) -> Iterator[list[Rank]]:
     """One process for each environment; they meet at a port of their own."""
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [Rank(body, place | {name: str(value) for name, value in own.items()}) for own in environments]
-    try:
-        yield ranks
-    finally:
-        for rank in ranks:
-            rank.process.kill()
-            rank.process.join()
+    with closing(HeldPorts()) as held:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(held.numbers[0])}
+        ranks = [Rank(body, place | {name: str(value) for name, value in own.items()}) for own in environments]
+        try:
+            yield ranks
+        finally:
+            for rank in ranks:
+                rank.process.kill()
+                rank.process.join()
 
 
 def launched(**variables: Callable[[int], Any]) -> list[dict[str, Any]]:
@@ -182,8 +177,9 @@ def test_spawned_ranks_meet_at_the_store_of_their_group(
         if name.startswith(FOREIGN) or name in PLACES:
             monkeypatch.delenv(name)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    url = f"tcp://127.0.0.1:{free_port()}" if method == "tcp" else f"file://{tmp_path}/store"
-    mp.spawn(_spawned, (url,), nprocs=2)
+    with closing(HeldPorts()) as held:
+        url = f"tcp://127.0.0.1:{held.numbers[0]}" if method == "tcp" else f"file://{tmp_path}/store"
+        mp.spawn(_spawned, (url,), nprocs=2)
 
 
 @pytest.mark.parametrize("body", [meet, meet_in_a_group, meet_as_a_group])
@@ -226,7 +222,7 @@ def test_a_rank_that_cannot_start_is_named_by_the_scheduler(
             _told(ranks, culprit, why)
 
 
-SCHEDULER = {"BYTEPS_LIKE_SCHEDULER": f"127.0.0.1:{free_port()}", "BYTEPS_LIKE_SECRET": "s" * 32}
+SCHEDULER = {"BYTEPS_LIKE_SCHEDULER": "127.0.0.1:1", "BYTEPS_LIKE_SECRET": "s" * 32}
 
 
 @pytest.mark.parametrize("place", [SCHEDULER, {}], ids=["the scheduler", "rank 0"])

@@ -16,7 +16,8 @@ pytest.importorskip("byteps_like._core")
 
 from tests.fakes.firewall import Firewall
 from tests.multiprocess.control.processes import ROOT, SECRET
-from tests.real_etcd import RealEtcd, free_ports
+from tests.ports import HeldPorts
+from tests.real_etcd import RealEtcd
 
 STEPS = """
 import os, sys, time
@@ -83,7 +84,8 @@ class Job:
     def __init__(self, folder: Path, *states: str) -> None:
         """`states`: of each scheduler."""
         self.folder, self.states, self.started = folder, states, list[Spoken]()
-        self.ports = free_ports(2)
+        self._held = HeldPorts(2)
+        self.ports = self._held.numbers
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("BYTEPS_", "DMLC_", "GRPC_"))}
         self._environment = clean | {
             "BYTEPS_LIKE_SCHEDULER": ",".join(f"127.0.0.1:{port}" for port in self.ports),
@@ -122,6 +124,7 @@ class Job:
         for one in self.started:
             one.process.kill()
             one.process.wait(10)
+        self._held.close()
 
     def _start(self, name: str, arguments: list[str]) -> Spoken:
         log = self.folder / f"{len(self.started)} {name}.log"

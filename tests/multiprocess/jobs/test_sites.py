@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
+from tests.ports import HeldPorts
 
 pytest.importorskip("byteps_like._core", reason="the native core is not built")
 pytest.importorskip("torch")
@@ -111,11 +112,11 @@ def two_sites(folder: Path, workers: list[str]) -> Iterator[tuple[list[Process],
     secret = folder / "secret"
     secret.write_text(secrets.token_hex(32))
     secret.chmod(0o600)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    held = HeldPorts()
+    port = str(held.numbers[0])
     address, own = f"127.0.0.1:{port}", {"BYTEPS_LIKE_SECRET_FILE": str(secret), "BYTEPS_LIKE_JOB": "upper"}
     with ExitStack() as running:
+        running.callback(held.close)
         scheduler = ["scheduler", "--host", "127.0.0.1", "--port", port, "-n", "2", "-s", "2"]
         above = [running.enter_context(started(*scheduler, BYTEPS_LIKE_JOIN_TIMEOUT=STAYS, **own))]
         above += [running.enter_context(started("server", "--scheduler", address, **own)) for _ in range(2)]
