@@ -77,6 +77,7 @@ struct ShardStats {  // written by the shard, read from any thread
   std::atomic<uint64_t> replicated{0};                   // store keys of which another server has a copy
   std::atomic<uint64_t> copies{0};                       // of store keys of other servers' shards
   std::atomic<uint64_t> copied{0};                       // payload that went to copies elsewhere
+  std::atomic<uint64_t> moved{0};                        // bytes of values that other shards kept in the world before
   std::atomic<uint64_t> to_hand_over{kNotCounted};       // what nobody else has of a server that is to leave
 };
 

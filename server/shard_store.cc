@@ -91,7 +91,9 @@ void Shard::OnNewWay(uint32_t shard) {
 }
 
 void Shard::OnAnswer(uint32_t shard, const Header& header, std::span<const std::byte> payload) {
-  if (failure_.ok()) store_.asks().OnAnswer(shard, header, payload);
+  if (!failure_.ok()) return;
+  stats_.moved += payload.size();
+  store_.asks().OnAnswer(shard, header, payload);
 }
 
 void Shard::OnCopied(uint32_t shard, const Header& header) {

@@ -143,7 +143,8 @@ class NativeServer:
         in shared memory, `repeated` after broken links, and of `encoded` contributions that were summed; of an
         aggregator those of sums that have gone on (`relayed_up`), and of their results (`relayed_down`); how many
         of its store keys another server has (`replicated`), how many `copies` of keys of other servers are here, and
-        bytes that went to copies elsewhere (`copied`).
+        bytes that went to copies elsewhere (`copied`); bytes of values that other shards kept in the world before
+        (`moved`).
         """
         return [dict(shard) for shard in self._core.stats()]
 

@@ -24,4 +24,5 @@ def view_of(
 
 
 def _member(role: MemberRole, rank: int, number: int, shards: int = 0) -> Member:
-    return Member(role, rank, f"boot-{number}", f"host-{number}", 100 + number, shards=shards, number=number)
+    urls = (f"tcp://host-{number}:1",) if shards else ()
+    return Member(role, rank, f"boot-{number}", f"host-{number}", 100 + number, urls, shards, number=number)

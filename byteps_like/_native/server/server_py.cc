@@ -77,7 +77,8 @@ std::map<std::string, uint64_t> StatsOf(const ShardStats& stats) {
           {"relayed_down", stats.relayed_down},
           {"replicated", stats.replicated},
           {"copies", stats.copies},
-          {"copied", stats.copied}};
+          {"copied", stats.copied},
+          {"moved", stats.moved}};
 }
 
 // {"keys": number, "ranks": [[clock, counted, late, not finite, held, ages, oldest, seconds waited, and awaited]]}.

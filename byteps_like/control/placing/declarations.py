@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from byteps_like.control.bounds import MOST_NAMES, MOST_PARTS, room
 from byteps_like.control.placing.placement import Placer
+from byteps_like.control.placing.staying import Former
 from byteps_like.control.types import Move, View
 from byteps_like.errors import InvalidArgumentError, MismatchError
 from byteps_like.wire.frame import PARTITION_KEY, PRELUDE_KEY, SHARE_SHIFT
@@ -69,11 +70,20 @@ class Declarations:
         self._names: dict[int, str] = {}
         """By tensor id, those of the last places that tensors have left included."""
         self._next_id = 0
+        self._left: dict[str, Former] = {}
+        """By name, what servers kept that nobody uses any more in this view,"""
+        self._before: dict[str, Former] = {}
+        """and in the one before, from which it may go on."""
 
     def follow(self, view: View) -> None:
         """`view` is in force from now on; who is not in it uses nothing any more. Where servers have changed, `replan`
         comes next."""
+        self._end_view(view)
+        if self._left:
+            self._before, self._left = self._left, {}
         self._view = view
+
+    def _end_view(self, view: View) -> None:
         left = {member for entry in self._entries.values() for member in entry.members}.difference(view.ranks)
         self._end_uses(left | (self._uses.keys() - view.ranks.keys()))
         for entry in list(self._entries.values()):
@@ -184,6 +194,8 @@ class Declarations:
         if not entry.retired.issuperset(entry.members):
             return
         del self._entries[entry.declared.spec.name]
+        if entry.declared.spec.on_loss:
+            self._left[entry.declared.spec.name] = Former.of(entry.newest, self._placer.servers)
         self.touched.add(entry.declared.tensor_id)
         self._count_kept(entry.declared.spec, -1)
         self._parts -= len(entry.newest.partitions)
@@ -217,6 +229,9 @@ class Declarations:
 
     def _placed(self, number: int, spec: TensorSpec) -> Declared:
         if not spec.beside:
+            before = self._before.pop(spec.name, None) if spec.on_loss else None
+            if before is not None and before.is_of(spec):
+                return self._placer.place_again(number, spec, before)
             return self._placer.place(number, spec)
         other = self._entries.get(spec.beside)
         if other is None:

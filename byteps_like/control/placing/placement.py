@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf, lcm, log2
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from byteps_like.control.placing.staying import Former, Piece, dealt, stay
 from byteps_like.control.types import View
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.worker.api import Declared, Partition, TensorSpec
@@ -81,6 +82,16 @@ class Vacancy:
     load: int = 0
 
 
+class _Sizes(NamedTuple):
+    """Of a tensor's partitions, in bytes."""
+
+    least: int
+    """Of what one slot gets."""
+    largest: int
+    grain: int
+    """All are multiples of it, but for the tensor's end."""
+
+
 class Placer:
     """Gives slots partitions so that their bytes are in proportion to their weights.
 
@@ -92,12 +103,15 @@ class Placer:
 
     def __init__(
         self, shards: Sequence[int], partition_bytes: int, weights: Sequence[float] | None = None,
-        *, slowest_gbps: float = inf,
+        *, slowest_gbps: float = inf, servers: Sequence[tuple[str, ...]] = (),
     ) -> None:  # fmt: skip
-        """`shards[i]` is the number of shards of server i, `weights[i]` its share of all bytes (default: by shards).
+        """`shards[i]` is the number of shards of server i, `weights[i]` its share of all bytes (default: by shards),
+        `servers[i]` its addresses.
 
         The slower the slowest card, the finer are small tensors cut: see `smallest_piece`. Encoded ones are not.
         """
+        self.servers = servers or [(f"server {server}",) for server in range(len(shards))]
+        """By what they are known in other worlds."""
         self._partition_bytes = partition_bytes
         self._smallest = smallest_piece(slowest_gbps)
         given = [float(count) for count in shards] if weights is None else list(weights)
@@ -111,10 +125,41 @@ class Placer:
     def of(cls, view: View, partition_bytes: int, weights: Sequence[float] | None = None) -> Placer:
         """For the servers of `view`; `weights` by their ranks."""
         shards = [max(server.shards, 1) for server in view.servers]
-        return cls(shards, partition_bytes, weights, slowest_gbps=slowest_card(view))
+        names = [server.urls for server in view.servers]
+        return cls(shards, partition_bytes, weights, slowest_gbps=slowest_card(view), servers=names)
 
     def place(self, tensor_id: int, spec: TensorSpec) -> Declared:
         """The partitions of `spec` and where they live. Raises InvalidArgumentError without slots or for too many."""
+        size = self._sizes(spec)
+        each = self._share_out(spec.nbytes, size.least, size.grain)
+        turns = in_turn([_cut(nbytes, size.largest, size.grain) for nbytes in each], size.grain)
+        ends = accumulate(nbytes for _, nbytes in turns)
+        pieces = [Piece(end - nbytes, nbytes, place) for (place, nbytes), end in zip(turns, ends, strict=True)]
+        for one in pieces:
+            self._slots[one.place].load += one.nbytes
+        return self._declared(tensor_id, spec, pieces)
+
+    def place_again(self, tensor_id: int, spec: TensorSpec, before: Former) -> Declared:
+        """The same of a tensor whose values servers have from the world before: they keep what they have, but for what
+        is beyond their parts by more than a smallest piece."""
+        size = self._sizes(spec)
+        total = spec.nbytes + sum(slot.load for slot in self._slots)
+        room = [slot.weight * total - slot.load for slot in self._slots]
+        names = {(self.servers[slot.server], slot.shard): place for place, slot in enumerate(self._slots)}
+        stays, moves = stay(before.held(names), room, -(-size.least // size.grain) * size.grain)
+        for one in stays:
+            self._slots[one.place].load += one.nbytes
+        shares = self._share_out(sum(one.nbytes for one in moves), size.least, size.grain) if moves else []
+        for place, share in enumerate(shares):
+            self._slots[place].load += share
+        again = [
+            Piece(one.offset + at, min(size.largest, one.nbytes - at), one.place)
+            for one in (*stays, *dealt(moves, shares, size.largest))
+            for at in range(0, one.nbytes, size.largest)
+        ]
+        return self._declared(tensor_id, spec, sorted(again))
+
+    def _sizes(self, spec: TensorSpec) -> _Sizes:
         if not self._slots:
             raise InvalidArgumentError(f"can't place tensor {spec.name!r}: the job has no servers")
         codec = _codec(spec)
@@ -122,17 +167,16 @@ class Placer:
         partition_bytes = spec.partition_bytes or usual
         grain = lcm(_grain(codec, partition_bytes), spec.row_bytes or 1)
         largest = max(partition_bytes // grain, 1) * grain
-        self._check_count(spec, -(-spec.nbytes // largest), partition_bytes)
-        least = min(SMALLEST_PIECE if codec else self._smallest, largest)
-        each = self._share_out(spec.nbytes, least, grain)
-        pieces = in_turn([_cut(nbytes, largest, grain) for nbytes in each], grain)
-        self._check_count(spec, len(pieces), partition_bytes)
-        parts, offset = [], 0
-        for part, (place, nbytes) in enumerate(pieces):
-            slot = self._slots[place]
-            slot.load += nbytes
-            parts.append(Partition(tensor_id << 16 | part, offset, nbytes, slot.server, slot.shard))
-            offset += nbytes
+        self._check_count(spec, -(-spec.nbytes // largest))
+        return _Sizes(min(SMALLEST_PIECE if codec else self._smallest, largest), largest, grain)
+
+    def _declared(self, tensor_id: int, spec: TensorSpec, pieces: Sequence[Piece]) -> Declared:
+        self._check_count(spec, len(pieces))
+        slots = [self._slots[one.place] for one in pieces]
+        parts = (
+            Partition(tensor_id << 16 | part, one.offset, one.nbytes, slot.server, slot.shard)
+            for part, (one, slot) in enumerate(zip(pieces, slots, strict=True))
+        )
         return Declared(spec, tensor_id, tuple(parts))
 
     def place_beside(self, tensor_id: int, spec: TensorSpec, other: Declared) -> Declared:
@@ -159,8 +203,8 @@ class Placer:
         for part in placed.partitions:
             slots[part.server, part.shard].load -= part.nbytes
 
-    @staticmethod
-    def _check_count(spec: TensorSpec, count: int, partition_bytes: int) -> None:
+    def _check_count(self, spec: TensorSpec, count: int) -> None:
+        partition_bytes = spec.partition_bytes or self._partition_bytes
         if count > PARTS_PER_TENSOR:
             raise InvalidArgumentError(
                 f"tensor {spec.name!r} of {spec.nbytes} bytes has {count} partitions, more than"

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from byteps_like.config import Config
+from byteps_like.server.process import EmbeddedServer, ServerStore, native_store
 from tests.multiprocess.elastic.elastic_job import ROOT, ElasticJob, ElasticWorker
 from tests.multiprocess.elastic.test_draining import drain
 from tests.multiprocess.real_world import Cluster, Processes
@@ -141,17 +143,32 @@ def test_a_server_dies_between_two_worlds(tmp_path: Path, warm_python: list[str]
 def test_servers_join(tmp_path: Path, warm_python: list[str]) -> None:
     """Values stay with the servers that there are, but for those of which the new one is to have its share. Nothing of
     them goes through the workers."""
-    with Processes(2, 1, elastic=True) as cluster, ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job:
-        workers = [job.start(GOAL="2 2 2"), job.start(GOAL="2 2 2")]
-        for number in (1, 2):
-            job.wait(lambda number=number: len(workers[0].events("began")) == number, "another world")
-            job.wait(lambda: len(workers[0].events("step")) > 2, "some steps")
-            cluster.start(f"server{number}")
+    stores: list[ServerStore] = []
+
+    def store(config: Config, *others: Any) -> ServerStore:
+        stores.append(native_store(config, *others))
+        return stores[-1]
+
+    with (
+        closing(Cluster(2, 1, start=False, elastic=True)) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
+    ):
+        workers = [job.start(GOAL="2 2 2", ELEMENTS="200000"), job.start(GOAL="2 2 2", ELEMENTS="200000")]
+        for number in range(3):
+            cluster.servers.append(EmbeddedServer(cluster.config(role="server", shards=2), store))
+            cluster.servers[-1].start()
+            job.wait(lambda number=number: len(workers[0].events("began")) == number + 1, "another world")
+            job.wait(lambda number=number: len(workers[0].events("step")) > 2 * number, "a step")
         for worker in workers:
             job.ended(worker)
             for world in worker.events("began")[1:]:
-                assert world["figures"]["payload_sent"] < 16 << 10, "of 170 KB that servers keep"
+                assert world["figures"]["payload_sent"] < 16 << 10, "of 1.7 MB that servers keep"
         check(workers, workers, [2, 2, 2])
+        first, second, third = (one.stats()["moved"] for one in stores)
+        whole = 8 * 200_000 + 12 * 12_040 + 500 * 32
+        assert first == 0, "what it had was here"
+        assert whole / 4 < second < 1.1 * whole / 2
+        assert whole / 6 < third < 1.1 * whole / 3
 
 
 def test_without_a_cut_it_is_said_what_is_lost(tmp_path: Path, warm_python: list[str]) -> None:

@@ -121,6 +121,7 @@ TEST_CASE("kept key: says what it is, and numbers what it was given meanwhile on
 
 TEST_CASE("kept key: who sets the first value sends it, and asks again") {
   OneKey one(true, false);
+  one.memory[kBytes - 1] = std::byte{1};
   CHECK(one.Sent() == "spec");
   CHECK(one.Came(FrameType::kOpened, 0, 1).ok());
   CHECK(one.Sent() == "first 0, bytes 0 0+16, bytes 0 16+16, bytes 0 32+8, spec");
@@ -135,6 +136,22 @@ TEST_CASE("kept key: who sets the first value sends it, and asks again") {
     CHECK(one.Came(FrameType::kOpened, 0, 1).ok());
     CHECK(one.Sent() == "first 0, bytes 0 0+16, bytes 0 16+16, bytes 0 32+8, spec");
   }
+}
+
+TEST_CASE("kept key: that a first value is zeros is said, also over another link") {
+  OneKey one(true, false);
+  CHECK(one.Sent() == "spec");
+  CHECK(one.last.round == 0);
+  CHECK(one.Came(FrameType::kOpened, 0, 1).ok());
+  CHECK(one.Sent() == "spec");
+  CHECK(one.last.round == kIsZeros);
+  one.key.OnNewLink();
+  CHECK(one.Sent() == "spec");
+  CHECK(one.last.round == kIsZeros);
+  one.Opened(0);
+  CHECK(one.told.found.at(0).first == Code::kOk);
+  one.key.OnNewLink();
+  CHECK(one.Sent() == "spec");
 }
 
 TEST_CASE("kept key: who should set a first value, and has none, is told") {

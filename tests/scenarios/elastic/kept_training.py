@@ -4,7 +4,7 @@ Prints JSON. `GOAL` are the sizes of the worlds to come, after the last of which
 size: the process kills itself in the third step of a world of so many, or later, once there is a cut if there are to
 be some; `BETWEEN`, likewise: rank 0 does so as it leaves such a world, or, with `KILL`, kills the process of that
 number instead. `CUTS`: a directory for one of each fourth commit, `ON_LOSS`: what the death of a rank means,
-`REPLICAS`: how many servers have each value. All but the first may be left out.
+`REPLICAS`: how many servers have each value, `ELEMENTS`: how many counts there are. All but the first may be left out.
 """
 
 import json
@@ -21,6 +21,7 @@ from byteps_like.torch.elastic import running
 from byteps_like.torch.elastic.rejoining import rejoin
 
 GOAL = [int(size) for size in os.environ["GOAL"].split()]
+ELEMENTS = int(os.environ.get("ELEMENTS", "1001"))
 LOSSES = {"on_loss": str, "replicas": int}
 LOSSES = {name: of(os.environ[name.upper()]) for name, of in LOSSES.items() if name.upper() in os.environ}
 CUTS = {"save_to": os.environ["CUTS"], "save_every": 4} if "CUTS" in os.environ else {}
@@ -49,7 +50,7 @@ model = torch.nn.Linear(300, 40)
 gradients = {name: torch.randn_like(one) for name, one in model.named_parameters()}
 plain = torch.optim.Adam(model.parameters(), lr=0.01)
 optimizer = bps.DistributedOptimizer(plain, model.named_parameters(), consistency="ssp:s=0", apply="server", **LOSSES)
-counts = bps.Store("counts", {"w": np.zeros(1001, np.int64)}, consistency="asp", combine="sum", **LOSSES)
+counts = bps.Store("counts", {"w": np.zeros(ELEMENTS, np.int64)}, consistency="asp", combine="sum", **LOSSES)
 rows = bps.KV("rows", 2, np.int64, **LOSSES)
 keys = bps.KV.spread(np.arange(500), 500)
 
@@ -65,7 +66,7 @@ def train(state):
         optimizer.zero_grad()
         sum((one * gradients[name]).sum() for name, one in model.named_parameters()).backward()
         optimizer.step()
-        counts.push("w", np.ones(1001, np.int64)).wait(30)
+        counts.push("w", np.ones(ELEMENTS, np.int64)).wait(30)
         rows.push(keys, np.ones((500, 2), np.int64)).wait(30)
         state.step += 1
         say(event="step", step=state.step, size=bps.size())
@@ -76,7 +77,7 @@ def train(state):
 state = bps.elastic.TorchState(model, optimizer, counts=counts, rows=rows, step=0, sizes=[])
 train(state)
 bps.barrier()
-counted, summed = np.empty(1001, np.int64), np.empty((500, 2), np.int64)
+counted, summed = np.empty(ELEMENTS, np.int64), np.empty((500, 2), np.int64)
 counts.pull("w", counted).wait(30)
 rows.pull(keys, summed).wait(30)
 weights = {name: one.detach().flatten()[:50].tolist() for name, one in model.named_parameters()}

@@ -141,6 +141,25 @@ def test_what_is_let_go_of_has_no_say_in_losses() -> None:
     assert table.can_lose_workers
 
 
+def test_what_servers_keep_stays_in_the_next_view() -> None:
+    views = [view_of(range(2), {9: 2}), view_of((3, 4), {9: 2, 10: 2}), view_of((5, 6), {10: 2})]
+    table = Declarations(views[0], Placer.of(views[0], 1 << 20))
+    spec = TensorSpec("w", DType.INT8, (8 << 20,), on_loss="finish")
+    found = [table.declare(0, [spec])[0]]
+    for view in views[1:]:
+        table.follow(view)
+        table.replan(Placer.of(view, 1 << 20))
+        found.append(table.declare(view.workers[0].number, [spec])[0])
+    first, second, third = ({(part.offset, part.shard): part.server for part in one.partitions} for one in found)
+    assert sorted(second.values()) == [0] * 4 + [1] * 4
+    assert {at for at, server in second.items() if server == 0} < set(first)
+    assert {at for at, server in second.items() if server == 1} < set(third), "by its address, whatever its number is"
+    sums = replace(spec, on_loss="")
+    table.follow(views[0])
+    table.replan(Placer.of(views[0], 1 << 20))
+    assert table.declare(0, [sums])[0].partitions == Placer.of(views[0], 1 << 20).place(3, sums).partitions
+
+
 def test_what_those_who_live_are_done_with_is_let_go_of() -> None:
     table = Declarations(view_of(range(3)), Placer([1], 4096))
     spec, own = TensorSpec("w", DType.INT8, (9,)), TensorSpec("of the dead", DType.INT8, (9,))
