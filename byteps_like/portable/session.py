@@ -14,7 +14,7 @@ from byteps_like.config import Config
 from byteps_like.dtypes import DType, Op
 from byteps_like.errors import InvalidArgumentError, NotInitializedError
 from byteps_like.worker.api import TensorSpec, Worker
-from byteps_like.worker.current import found_by
+from byteps_like.worker.current import JobEntry, found_by
 
 Array = npt.NDArray[Any]
 
@@ -136,4 +136,4 @@ def _current() -> _Session:
     return session
 
 
-found_by("byteps_like.portable", lambda: None if _session is None else _session.worker, _connect)
+found_by("byteps_like.portable", JobEntry(initialized, lambda: _current().worker, _connect))

@@ -145,7 +145,8 @@ class Guards:
 
 def _waiting() -> AbstractContextManager[None]:
     """For what is within, this thread waits."""
-    return _runtime.current().names.waits(None) if _runtime.initialized() else nullcontext()
+    runtime = _runtime.if_installed()
+    return nullcontext() if runtime is None else runtime.names.waits(None)
 
 
 _STALE = (

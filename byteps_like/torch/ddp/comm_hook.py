@@ -46,7 +46,7 @@ class DDPHookState:
             _checked(rules_of(compression))
         self.error: BytePSLikeError | None = None
         # Of the program's thread: with a model on a device, DDP calls the hook on a thread of autograd's.
-        self._runtime = _runtime.current() if _runtime.initialized() else None
+        self._runtime = _runtime.if_installed()
         self._wanted, self._process_set = route, process_set
         self._route: Route | None = None
         self._label = ""

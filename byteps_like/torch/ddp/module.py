@@ -76,9 +76,8 @@ class DistributedDataParallel(torch.nn.Module):
 
     def _broadcast_buffers(self) -> None:
         buffers = list(self.module.buffers())
-        runtime = _runtime.current()
-        if buffers and runtime.worker.size > 1:
-            broadcast_buffers(runtime, buffers, root=0)
+        if buffers and _runtime.size() > 1:
+            broadcast_buffers(_runtime.current(), buffers, root=0)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

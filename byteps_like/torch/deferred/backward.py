@@ -99,7 +99,10 @@ class DeferredBackward:
         return {} if self._search is None else self._search.table
 
     def step(self) -> None:
-        """A step of training has ended. Called by the optimizer; blocks for a round trip where a grid is complete."""
+        """A step of training has ended. Called by the optimizer; blocks for a round trip where a grid is complete.
+        Steps that a process makes before it joins an elastic job don't count."""
+        if _runtime.pending() is not None:
+            return
         now = time.perf_counter()
         last, self._last = self._last, now
         search = self._search

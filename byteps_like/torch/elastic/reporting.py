@@ -74,10 +74,13 @@ def report() -> Report:
     step that has just ended is `report().steps[-1]`. Where nothing waits for results before `step()` returns
     (`cross_barrier`, streams of a GPU), those of a step are known when the next one has ended.
 
-    Raises NotInitializedError.
+    Of a process that has yet to join it has no steps, and the world is 0. Raises NotInitializedError.
     """
-    runtime = _runtime.current()
-    standing, log = runtime.worker.standing, runtime.steps
+    standing = _runtime.standing()
+    if _runtime.has_yet_to_join():
+        return Report(0, standing.size, standing.rank, (), StepReport(0, 0, standing.size, standing.rank))
+    runtime = _runtime.installed()
+    log = runtime.steps
     return Report(log.world, standing.size, standing.rank, newest_steps(), _step(runtime, log.now))
 
 

@@ -129,9 +129,11 @@ def stats() -> dict[str, float]:
     payload_sent and payload_received count bytes of data; bytes_*, bytes including headers; frames_*, frames. If
     gradients are encoded, there are also measures of the encoding error, those of the worst arena: compression_nmse,
     compression_clamped, compression_residual, compression_raw (docs/how-to/compression.md, "Automatic selection").
-    Raises NotInitializedError.
+    Of a process that has yet to join its elastic job all are 0. Never blocks. Raises NotInitializedError.
     """
-    return _runtime.current().stats()
+    if _runtime.has_yet_to_join():
+        return {**LocalWorker().stats()}
+    return _runtime.installed().stats()
 
 
 def barrier(process_set: object = None, timeout: float | None = None) -> None:

@@ -58,9 +58,9 @@ class StepPacer:
             group.broadcast(word.data_ptr(), 1, DType.UINT8, 0, options).wait()
 
     def _others(self) -> Group | None:
-        if not _runtime.initialized():
+        now = _runtime.if_installed()
+        if now is None:
             return None
-        now = _runtime.current()
         if self._runtime is not now:
             self._runtime, self._name = now, f"pace.{now.count('pace')}"
         return now.worker.group(self._name) if now.worker.size > 1 else None
@@ -80,7 +80,8 @@ class PacedSteps:
         self._handle.remove()
 
     def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        if not _runtime.initialized() or _runtime.current() is not self._runtime():
+        runtime = _runtime.if_installed()
+        if runtime is None or runtime is not self._runtime():
             return
         if self._optimizer() is None:
             self._optimizer = weakref.ref(optimizer)

@@ -35,7 +35,7 @@ from byteps_like.torch.job.shadows import PACKED
 from byteps_like.worker.api import Declared, Meets, TensorSpec, Worker
 from byteps_like.worker.cards import Cards
 from byteps_like.worker.collective import CollectiveWorker
-from byteps_like.worker.current import found_by
+from byteps_like.worker.current import JobEntry, found_by
 from byteps_like.worker.engine.step_log import LogsSteps, StepLog
 from byteps_like.worker.local import LocalWorker
 from byteps_like.worker.standing import Standing
@@ -373,9 +373,14 @@ def current() -> Runtime:
     return installed()
 
 
+def if_installed() -> Runtime | None:
+    """The same, of a world that this process is in already; None without one. For whoever only asks: never joins."""
+    return _bound.get() or _process
+
+
 def installed() -> Runtime:
-    """The same, of a world that this process is in already. Raises NotInitializedError without one."""
-    runtime = _bound.get() or _process
+    """The same. Raises NotInitializedError without one."""
+    runtime = if_installed()
     if runtime is None:
         raise NotInitializedError("byteps_like.torch is not initialized; call init() first")
     return runtime
@@ -392,8 +397,13 @@ def pending() -> Pending | None:
     return _pending
 
 
-def _worker() -> Worker | None:
-    return current().worker if initialized() else None
+def has_yet_to_join() -> bool:
+    """Whether `current` would join first, on this thread."""
+    return _pending is not None and _bound.get() is None
+
+
+def _worker() -> Worker:
+    return current().worker
 
 
 def _join_beside(config: Config) -> Worker:
@@ -401,9 +411,6 @@ def _join_beside(config: Config) -> Worker:
     from byteps_like.worker.session import connect
 
     return connect(config)
-
-
-found_by("byteps_like.torch", _worker, _join_beside)
 
 
 @contextmanager
@@ -444,6 +451,9 @@ def postpone(to_join: Pending) -> None:
 def initialized() -> bool:
     """Returns whether `init()` has been called without a later `shutdown()`."""
     return (_bound.get() or _process or _pending) is not None
+
+
+found_by("byteps_like.torch", JobEntry(initialized, _worker, _join_beside))
 
 
 def standing() -> Standing:

@@ -19,7 +19,7 @@ from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 from torch.utils.hooks import RemovableHandle
 
-from byteps_like.errors import InvalidArgumentError, NotInitializedError
+from byteps_like.errors import InvalidArgumentError
 from byteps_like.timeline.orders import NEXT, RecordingOrder
 from byteps_like.timeline.perfetto import merged, write
 from byteps_like.timeline.recorder import recorder
@@ -222,7 +222,5 @@ def _parts(path: Path) -> Path:
 
 
 def _rank() -> int:
-    try:
-        return _runtime.installed().worker.rank
-    except NotInitializedError:
-        return recorder.member
+    runtime = _runtime.if_installed()
+    return recorder.member if runtime is None else runtime.worker.rank

@@ -20,6 +20,8 @@ from byteps_like.control.hosts.routes import host_id
 from byteps_like.errors import DeadlineError, NotInitializedError, StalledError
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.beginning import place_beside
+from byteps_like.worker import session
+from byteps_like.worker.current import join_beside
 from byteps_like.worker.local import LocalWorker
 from tests.fakes.control.elastic_job import PATIENCE, ElasticJob, until
 
@@ -102,6 +104,26 @@ def a_state() -> Any:
     return state
 
 
+def a_searched_deferral() -> Any:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    optimizer, deferred = torch.optim.SGD(model.parameters(), lr=0.1), bps.DeferredBackward(model, steps=1)
+    for _ in range(30):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    assert deferred.searching and not deferred.table, "steps without the others say nothing"
+    return deferred
+
+
+def a_module_without_buffers() -> Any:
+    return bps.DistributedDataParallel(torch.nn.Linear(2, 1))(torch.ones(1, 2))
+
+
+def a_pacer() -> Any:
+    pacer = bps.StepPacer(0.0, 0.001)
+    pacer.step()
+    return pacer
+
+
 def an_iterated_sampler() -> Any:
     return list(bps.elastic.ElasticSampler(range(12)))
 
@@ -109,8 +131,10 @@ def an_iterated_sampler() -> Any:
 @pytest.mark.parametrize(
     "make",
     [an_optimizer, a_compressing_optimizer, a_crossing_optimizer, a_state, an_iterated_sampler,
-     lambda: bps.DistributedDataParallel(torch.nn.Linear(2, 1)), lambda: bps.elastic.ElasticSampler(range(12))],
-    ids=["optimizer", "compression", "cross barrier", "state", "samples", "module", "sampler"],
+     lambda: bps.DistributedDataParallel(torch.nn.Linear(2, 1)), lambda: bps.elastic.ElasticSampler(range(12)),
+     bps.DDPHookState, a_searched_deferral, a_module_without_buffers, a_pacer],
+    ids=["optimizer", "compression", "cross barrier", "state", "samples", "module", "sampler", "hook", "deferral",
+         "forward", "pacer"],
 )  # fmt: skip
 def test_what_a_script_makes_does_not_join(job: ElasticJob, make: Callable[[], Any]) -> None:
     bps.init()
@@ -125,6 +149,23 @@ def test_steps_of_others_optimizers_do_not_join(job: ElasticJob) -> None:
     parameter.sum().backward()
     optimizer.step()
     assert parameter.tolist() == [0.5, 0.5]
+    check_outside(job)
+
+
+def test_questions_do_not_join(job: ElasticJob) -> None:
+    bps.init()
+    assert set(bps.stats().values()) == {0} and "payload_received" in bps.stats()
+    report = bps.elastic.report()
+    assert (report.world, report.size, report.rank, report.steps) == (0, 3, 2, ())
+    assert not report.under_way.lacks
+    check_outside(job)
+
+
+def test_who_joins_another_job_beside_does_not_join(job: ElasticJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    bps.init()
+    other = LocalWorker()
+    monkeypatch.setattr(session, "connect", lambda _: other)
+    assert join_beside(job.config()) is other
     check_outside(job)
 
 
