@@ -3,6 +3,7 @@ and nobody waits for them to be sent."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -107,6 +108,24 @@ def test_where_nothing_is_committed_a_newcomer_joins_at_once(tmp_path: Path, war
         for worker in (*old, third):
             job.ended(worker)
         assert third.events("began")[0]["moved"] > 2 * WEIGHTS
+        check_ends(*old, third)
+
+
+def test_workers_may_pause_for_longer_than_a_round_may_wait(tmp_path: Path, warm_python: list[str]) -> None:
+    pause, go = tmp_path / "pause", tmp_path / "go"
+    clock = {"BYTEPS_LIKE_FAILURE_TIMEOUT": "2", "BYTEPS_LIKE_STALL_TIMEOUT": "4"}
+    goal = {"KIND": "adam", "GOAL": "10", "SIZE": "3", "PAUSE": str(pause), **clock}
+    with training(tmp_path, warm_python, goal, servers=1) as (job, old):
+        third = job.start(**goal, SLOW=str(go))
+        job.wait(lambda: bool(third.events("held")), "a newcomer that has the state")
+        pause.touch()
+        job.wait(lambda: all(worker.events("paused") for worker in old), "a pause")
+        go.touch()
+        time.sleep(6)
+        pause.unlink()
+        for worker in (*old, third):
+            job.ended(worker)
+        assert third.events("began")[0]["moved"] < SMALL
         check_ends(*old, third)
 
 

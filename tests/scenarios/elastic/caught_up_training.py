@@ -4,7 +4,8 @@ Steps go on until there have been `GOAL` in a world of `SIZE`, of those alone th
 file `FROM`, if one is named. `KIND` is how: "adam", with clipped gradients; "ddp", a module whose gradients are
 averaged in backward, with a rate that changes; "crossing", whose steps can't be followed.
 With `UNCOMMITTED` nothing is kept. A newcomer with `SPOIL` adds something to its weights in each step; one with
-`SLOW`, a path, takes the state of the others, but does not get on until there is such a file.
+`SLOW`, a path, takes the state of the others, but does not get on until there is such a file. While there is a file
+`PAUSE` nobody makes steps.
 """
 
 import json
@@ -73,11 +74,21 @@ def counts() -> bool:
     return bps.push_pull(torch.tensor([float(Path(os.environ["FROM"]).exists())]), name="counts").item() == 1.0
 
 
+def pause() -> None:
+    file = Path(os.environ["PAUSE"])
+    if bps.broadcast_object(file.exists(), 0):  # all ranks, before the same step
+        say(event="paused")
+        while file.exists():
+            time.sleep(0.05)
+
+
 @bps.elastic.run
 def train(state):
     moved = bps.stats()["payload_received"]
     say(event="began", rank=bps.rank(), size=bps.size(), step=state.step, moved=moved, weights=weights())
     while state.last < GOAL:
+        if "PAUSE" in os.environ:
+            pause()
         make_step(state.step)
         time.sleep(0.02)
         state.step += 1

@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 _LEAST_RATE = 8e6
 """Bytes per second that are sent beside gradients, however long these fill the links."""
 _LOOK_SECONDS = 0.0005
+_PULSE_SECONDS = 0.25
+"""Between two signs of life, while no step is made: shorter than anybody waits in silence."""
 _LEAST_ROOM = 64 << 20
 """Bytes of steps that may wait, at least; else as many as the state has."""
 
@@ -123,17 +125,20 @@ class Feed:
                 self._send_record(number, item)
                 number += 1
             if self.error is None:
-                self._send(RecordHead(-1, number, 0).packed())
+                self._send(RecordHead(RecordHead.END, number, 0).packed())
         except Exception as error:  # noqa: BLE001 - of tensors, too: the newcomer joins without
             self.give_up(error)
         if self.error is not None:
             self._communicator.close()
 
     def _next(self) -> _Queued | None:
-        """Stays in the queue until it is sent, so that it counts; None: there will be none."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._ends or self.error is not None)
-            return self._queue[0] if self._queue else None
+        """Stays in the queue until it is sent, so that it counts; None: there will be none. Gives signs of life while
+        none comes, such as in an evaluation."""
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._queue or self._ends or self.error is not None, _PULSE_SECONDS):
+                    return self._queue[0] if self._queue else None
+            self._send(RecordHead(RecordHead.PULSE, 0, 0).packed())
 
     def _send_record(self, number: int, item: _Queued) -> None:
         text = self._seal(number).close(self._group.rank, item.text)

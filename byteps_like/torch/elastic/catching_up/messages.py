@@ -33,16 +33,15 @@ class RecordHead:
     """What a worker says of each record before it sends it."""
 
     number: int
-    """0 is the state of a commit, all that follow are steps; -1: there are no more than there were."""
+    """0 is the state of a commit, all that follow are steps; END and PULSE are none."""
     text_bytes: int
     stripe_bytes: int
 
     BYTES = _HEAD.size
-
-    @property
-    def is_end(self) -> bool:
-        """Nothing follows."""
-        return self.number < 0
+    END = -1
+    """There are no more records than there were; `text_bytes` is how many."""
+    PULSE = -2
+    """The worker lives, though its next step takes long."""
 
     def packed(self) -> Bytes:
         """As it travels."""
@@ -52,7 +51,7 @@ class RecordHead:
     def unpacked(cls, data: Bytes) -> RecordHead:
         """Raises CorruptError for what is none."""
         head = cls(*_HEAD.unpack(data.tobytes()))
-        if not (0 <= head.text_bytes <= _LONGEST_TEXT and head.stripe_bytes >= 0):
+        if not (head.number >= cls.PULSE and 0 <= head.text_bytes <= _LONGEST_TEXT and head.stripe_bytes >= 0):
             raise CorruptError(f"a worker has sent {head}, which can't be", operation="catch up")
         return head
 

@@ -119,7 +119,9 @@ class CatchingUp:
     def _receive(self, rank: int) -> None:
         while self.error is None:
             head = RecordHead.unpacked(received(self._group, RecordHead.BYTES, rank))
-            if head.is_end:
+            if head.number == RecordHead.PULSE:
+                continue
+            if head.number == RecordHead.END:
                 self._note_end(head.text_bytes)
                 return
             self._wait_for_room(head.number)

@@ -26,9 +26,10 @@ from byteps_like.torch.job.trees import tensors_of
 from tests.fakes.control.elastic_job import until
 
 
-def config(transport: str = "auto", secret: str = "5") -> Config:
+def config(transport: str = "auto", secret: str = "5", **settings: Any) -> Config:
     """ "tls": encrypted TCP."""
-    ways = {"transport": "tcp", "tls": "on"} if transport == "tls" else {"transport": transport}
+    ways: dict[str, Any] = {"transport": "tcp", "tls": "on"} if transport == "tls" else {"transport": transport}
+    ways |= settings
     return Config.from_env({}, secret=secret * 64, host="127.0.0.1", scheduler="127.0.0.1:1", **ways)
 
 
@@ -56,10 +57,9 @@ class Job:
     """Some workers, which all feed one newcomer."""
 
     def __init__(self, workers: int, transport: str = "auto", **settings: Any) -> None:
-        self.workers = [Trainee(1, **settings) for _ in range(workers)]
-        self.newcomer = Trainee(2, **settings)
+        self.workers, self.newcomer = [Trainee(1) for _ in range(workers)], Trainee(2)
         self.step(0)
-        communicators = [listening(config(transport)) for _ in range(workers + 1)]
+        communicators = [listening(config(transport, **settings)) for _ in range(workers + 1)]
         world = FeedingWorld.of(FeedingWorld(tuple(map(address_of, communicators))).text)
         groups = [world.entered(communicator, rank) for rank, communicator in enumerate(communicators[:-1])]
         self.feeds = [self._feed(*one, world) for one in zip(self.workers, communicators, groups, strict=False)]
@@ -120,6 +120,21 @@ def test_a_newcomer_is_near_though_nobody_makes_steps() -> None:
         job.finish()
         assert job.following.wait_until_level()
         assert job.newcomer.bits() == job.workers[0].bits()
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_workers_may_pause_for_longer_than_a_round_may_wait(transport: str, caplog: pytest.LogCaptureFixture) -> None:
+    """They evaluate their model, say: all of them live, and so does the newcomer."""
+    with closing(Job(2, transport, failure_timeout=1.0, stall_timeout=1.2, stall_warning=0.5)) as job:
+        job.step(1)
+        job.following.wait_until_near()
+        time.sleep(2.5)
+        for number in range(2, 5):
+            job.step(number)
+        job.finish()
+        assert job.following.wait_until_level(), job.following.error
+        assert job.newcomer.bits() == job.workers[0].bits()
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_a_newcomer_takes_in_no_more_than_it_can_make(monkeypatch: pytest.MonkeyPatch) -> None:
