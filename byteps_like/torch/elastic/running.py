@@ -27,7 +27,7 @@ from byteps_like.torch.elastic.cuts.loading import load
 from byteps_like.torch.elastic.cuts.saver import Saver
 from byteps_like.torch.elastic.interrupts import DrainedExit, HostsUpdatedInterrupt
 from byteps_like.torch.elastic.rejoining import rejoin
-from byteps_like.torch.elastic.state import State
+from byteps_like.torch.elastic.state import State, duties_of
 from byteps_like.torch.elastic.termination import leaves_when_terminated
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.membership import shutdown
@@ -103,7 +103,7 @@ def run(
     def going_on(state: State, *arguments: Any, **named: Any) -> Any:
         come_in(state)
         if directory is not None:
-            state.saver = Saver(directory, save_every, keep)
+            duties_of(state).saver = Saver(directory, save_every, keep)
         with feeding(state):
             return _run(train, state, arguments, named, directory, reset_limit)
 
@@ -120,7 +120,7 @@ def _run(
 ) -> Any:
     resets, idle, skips_sync, is_new, carried = 0, 0, False, True, Carried()
     while True:
-        before = state.commits
+        before = duties_of(state).count
         try:
             if not skips_sync:
                 _begin(state, is_new, directory, carried)
@@ -130,7 +130,7 @@ def _run(
             state.finish_cut()
             return result
         except (OperationError, HostsUpdatedInterrupt) as cause:
-            resets, idle = resets + 1, idle + 1 if state.commits == before else 0
+            resets, idle = resets + 1, idle + 1 if duties_of(state).count == before else 0
             is_over = idle >= _MOST_IDLE or (reset_limit is not None and resets > reset_limit)
             is_over = is_over or isinstance(cause, ValuesLostError)
             if is_over or isinstance(cause, _TO_STAY) or (is_new and isinstance(cause, _OF_FILES)):
@@ -154,7 +154,7 @@ def _begin(state: State, is_new: bool, directory: Path | None, carried: Carried)
 def _take_over(state: State, directory: Path | None, carried: Carried) -> None:
     """What servers kept. All ranks know alike whether it is whole."""
     try:
-        carried.into_world(state.kept())
+        carried.into_world(state.kept_on_servers())
     except ValuesLostError as error:
         if directory is None or load(directory, state) is None:
             raise ValuesLostError(f"{error}{_NO_CUT}") from None
@@ -164,17 +164,18 @@ def _take_over(state: State, directory: Path | None, carried: Carried) -> None:
 def _go_on(state: State, cause: Exception, before: Carried) -> Carried:
     """Into the next world, or out of the job, if this worker was asked to leave. What goes on there of what servers
     kept; that of the world `before`, where this one has ended before it could take it over."""
-    interrupted, asked, kept = isinstance(cause, HostsUpdatedInterrupt), dismissal(), state.kept()
+    interrupted, asked, kept = isinstance(cause, HostsUpdatedInterrupt), dismissal(), state.kept_on_servers()
+    duties = duties_of(state)
     try:
         carried = Carried.from_world(kept, leaves=asked is not None) if interrupted else before.again(kept, cause)
     except OperationError as error:
         interrupted, cause, carried = False, error, lost_with_world(kept, error)
-    if state.feeding is not None:
-        state.feeding.end(in_order=interrupted)
+    if duties.feeding is not None:
+        duties.feeding.end(in_order=interrupted)
     if asked is not None:
         logger.info("rank %d leaves: %s", _runtime.rank(), asked.why)
-        if state.saver is not None:
-            state.saver.wait()  # the others make a cut of what all have written
+        if duties.saver is not None:
+            duties.saver.wait()  # the others make a cut of what all have written
         shutdown()
         raise DrainedExit(exit_code(asked))
     logger.log(

@@ -9,7 +9,7 @@ from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.elastic.cuts.loading import load as _load
 from byteps_like.torch.elastic.cuts.manifest import newest
 from byteps_like.torch.elastic.cuts.saver import Saver
-from byteps_like.torch.elastic.state import State
+from byteps_like.torch.elastic.state import State, duties_of
 
 Directory = str | os.PathLike[str]
 
@@ -26,11 +26,10 @@ def save(directory: Directory, state: State, *, keep: int = 2, wait: bool = True
     whether all have written, and what fails is logged. Raises what `commit()` raises.
     """
     path = Path(directory)
-    if state.saver is None:
-        state.saver = Saver(path, keep=keep)
-    elif state.saver.directory != path:
-        raise InvalidArgumentError(f"the cuts of this state are in {state.saver.directory}: give another one to {path}")
-    saver = state.saver
+    duties = duties_of(state)
+    saver = duties.saver = duties.saver or Saver(path, keep=keep)
+    if saver.directory != path:
+        raise InvalidArgumentError(f"the cuts of this state are in {saver.directory}: give another one to {path}")
     state.finish_cut()
     saver.want()
     state.commit()

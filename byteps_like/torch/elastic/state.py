@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from byteps_like.errors import InvalidArgumentError
@@ -30,6 +31,23 @@ class Feeds(Protocol):
         """This rank leaves the world: with all others at a commit, or after a failure."""
 
 
+@dataclass
+class CommitDuties:
+    """What is done at a state's commits besides keeping its values."""
+
+    count: int = 0
+    """How often all ranks have come to a commit together."""
+    saver: Saver | None = None
+    """Makes cuts of some commits: see `run` and `elastic.save`."""
+    feeding: Feeds | None = None
+    """Has newcomers catch up before they join: see `run`."""
+
+
+def duties_of(state: State) -> CommitDuties:
+    """Not an attribute with a name of its own: those belong to the values that a script gives to a state."""
+    return state._duties
+
+
 class State:
     """Base of all. What derives from it says how its values are saved, restored and synchronized."""
 
@@ -40,12 +58,7 @@ class State:
         self._bcast_object = bcast_object or broadcast_object
         self._get_rank = get_rank or _runtime.rank
         self._reset_callbacks: list[Callable[[], None]] = []
-        self.commits = 0
-        """How often all ranks have come to a commit together."""
-        self.saver: Saver | None = None
-        """Makes cuts of some commits: see `run` and `elastic.save`."""
-        self.feeding: Feeds | None = None
-        """Has newcomers catch up before they join: see `run`."""
+        self._duties = CommitDuties()
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
         """These are called, in order, whenever the world has changed, before the state is synchronized."""
@@ -65,14 +78,15 @@ class State:
         """
         # All ranks have come here once the sum is there. So if one of them dies, each of the others restores this
         # commit or the one before, and they go on from that of rank 0, which knows what the others had done by then.
-        wanted, cut, newcomer = self._meet(begins=self.saver)
+        saver, feeding = self._duties.saver, self._duties.feeding
+        wanted, cut, newcomer = self._meet(begins=saver)
         self.save()
-        if cut and self.saver is not None:
-            self.saver.begin(cut, self.cut())
+        if cut and saver is not None:
+            saver.begin(cut, self.cut_content())
         if wanted:
             raise HostsUpdatedInterrupt
-        if self.feeding is not None:
-            self.feeding.begin(newcomer)
+        if feeding is not None:
+            feeding.begin(newcomer)
 
     def check_host_updates(self) -> None:
         """`commit` without keeping anything."""
@@ -82,10 +96,11 @@ class State:
 
     def finish_cut(self) -> None:
         """Blocks until the cut under way, if there is one, is whole or given up on all ranks. All ranks call it."""
-        if self.saver is None:
+        saver = self._duties.saver
+        if saver is None:
             return
         for _ in ("all have written", "rank 0 has made it a cut"):
-            self.saver.wait()
+            saver.wait()
             self._meet()
 
     def save(self) -> None:
@@ -103,15 +118,15 @@ class State:
     def reset(self) -> None:
         """What depends on the world is made anew. Nothing, by default."""
 
-    def cut(self) -> CutContent:
+    def cut_content(self) -> CutContent:
         """What the last commit has kept, to be written to disk: nobody changes it afterwards. All ranks call it."""
-        raise InvalidArgumentError(f"a {type(self).__name__} has no cut(): use a TorchState, or define it")
+        raise InvalidArgumentError(f"a {type(self).__name__} has no cut_content(): use a TorchState, or define it")
 
-    def resume(self, common: Mapping[str, Any], owns: Owns) -> None:  # noqa: ARG002 - for those that define it
+    def resume_from_cut(self, common: Mapping[str, Any], owns: Owns) -> None:  # noqa: ARG002 - for those that define it
         """Takes, and keeps, what a cut has."""
-        raise InvalidArgumentError(f"a {type(self).__name__} has no resume(): use a TorchState, or define it")
+        raise InvalidArgumentError(f"a {type(self).__name__} has no resume_from_cut(): use a TorchState, or define it")
 
-    def kept(self) -> Mapping[str, KeptOnServers]:
+    def kept_on_servers(self) -> Mapping[str, KeptOnServers]:
         """What servers keep of it, by name."""
         return {}
 
@@ -119,13 +134,14 @@ class State:
         """Whether others come or have gone; the number of the cut that `begins` has to begin, or 0; and that of the
         newest newcomer of whom all ranks have heard, or 0."""
         cut = begins.order() if begins is not None and self._get_rank() == 0 else 0
-        writing, settled = (self.saver.writing, self.saver.settled) if self.saver is not None else (0, 0)
-        heard = self.feeding.heard if self.feeding is not None else 0
+        duties = self._duties
+        writing, settled = (duties.saver.writing, duties.saver.settled) if duties.saver is not None else (0, 0)
+        heard = duties.feeding.heard if duties.feeding is not None else 0
         rows = exchange([changes(), cut, writing, settled, heard, *self._progress()])
         self._hear_progress([row[5:] for row in rows])
-        if self.saver is not None:
-            self.saver.hear([row[2] for row in rows], rows[0][3])
-        self.commits += 1
+        if duties.saver is not None:
+            duties.saver.hear([row[2] for row in rows], rows[0][3])
+        duties.count += 1
         return any(row[0] for row in rows), rows[0][1], min(row[4] for row in rows)
 
     def _progress(self) -> list[int]:
@@ -165,11 +181,11 @@ class ObjectState(State):
         self._saved = self._bcast_object(self._saved, root_rank=0)
         self._take(self._saved)
 
-    def cut(self) -> CutContent:
+    def cut_content(self) -> CutContent:
         """See State."""
         return CutContent(self._saved, {"random": random_states(), "values": {}, "residuals": {}})
 
-    def resume(self, common: Mapping[str, Any], owns: Owns) -> None:  # noqa: ARG002 - plain values are all ranks'
+    def resume_from_cut(self, common: Mapping[str, Any], owns: Owns) -> None:  # noqa: ARG002 - plain values are all ranks'
         """See State. Values that the cut has not stay as they are."""
         self._saved.update({name: common[name] for name in self._saved if name in common})
         self._take(self._saved)

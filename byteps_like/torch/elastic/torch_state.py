@@ -191,7 +191,7 @@ class KeptHandler(StateHandler[KeptOnServers]):
         """Does nothing: it is the same for all ranks."""
 
     def cut(self) -> HandlerCut:
-        """See StateHandler. Servers' part is not here, but in State.kept."""
+        """See StateHandler. Servers' part is not here, but in State.kept_on_servers."""
         return HandlerCut(None)
 
     def resume(self, common: Any, owns: Owns) -> None:
@@ -265,9 +265,9 @@ class TorchState(ObjectState):
             handler.sync()
         super().sync()
 
-    def cut(self) -> CutContent:
+    def cut_content(self) -> CutContent:
         """See State."""
-        plain, kept = super().cut(), self.kept()
+        plain, kept = super().cut_content(), self.kept_on_servers()
         cuts = {name: handler.cut() for name, handler in self._handlers.items()}
         values = {name: one.own for name, one in cuts.items() if one.own is not None}
         residuals = {name: _tensors(one.residuals()) for name, one in kept.items() if isinstance(one, LeavesOut)}
@@ -275,23 +275,18 @@ class TorchState(ObjectState):
         common = {**plain.common, **{name: one.common for name, one in cuts.items()}}
         return CutContent(common, own, {name: one.taken() for name, one in kept.items()})
 
-    def resume(self, common: Mapping[str, Any], owns: Owns) -> None:
+    def resume_from_cut(self, common: Mapping[str, Any], owns: Owns) -> None:
         """See State. Raises MismatchError where the cut has not what handlers keep."""
         if missing := self._handlers.keys() - common.keys():
             raise MismatchError(f"the cut has nothing of {', '.join(map(repr, sorted(missing)))}, which this state has")
         for name, handler in self._handlers.items():
             handler.resume(common[name], owns.of(name))
-        super().resume(common, owns)
+        super().resume_from_cut(common, owns)
 
-    def kept(self) -> dict[str, KeptOnServers]:
+    def kept_on_servers(self) -> dict[str, KeptOnServers]:
         """See State."""
         values = {name: handler.value for name, handler in self._handlers.items()}
         return {name: value for name, value in values.items() if isinstance(value, KeptOnServers)}
-
-    @property
-    def handlers(self) -> Mapping[str, StateHandler[Any]]:
-        """What keeps models, optimizers and others that have one, by name."""
-        return self._handlers
 
     def _samplers(self) -> list[ElasticSampler]:
         return [handler.value for handler in self._handlers.values() if isinstance(handler, SamplerStateHandler)]
@@ -302,6 +297,11 @@ class TorchState(ObjectState):
     def _hear_progress(self, ranks: list[list[int]]) -> None:
         for place, sampler in enumerate(self._samplers()):
             sampler.hear_progress([row[place] for row in ranks])
+
+
+def handlers_of(state: TorchState) -> Mapping[str, StateHandler[Any]]:
+    """What keeps models, optimizers and others that have one, by name."""
+    return state._handlers
 
 
 def _handler_of(value: Any) -> StateHandler[Any] | None:

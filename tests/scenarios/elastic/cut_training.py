@@ -48,7 +48,7 @@ def weights() -> str:
 
 @bps.elastic.run(save_to=os.environ["CUTS"], save_every=EVERY, keep=3)
 def train(state):
-    say(event="began", rank=bps.rank(), size=bps.size(), step=state.step, weights=weights(), commits=state.commits)
+    say(event="began", rank=bps.rank(), size=bps.size(), step=state.step, weights=weights())
     while state.epoch < int(os.environ["PASSES"]):
         for number, (numbers,) in enumerate(DataLoader(data, batch_size=BATCH, sampler=sampler)):
             optimizer.zero_grad()

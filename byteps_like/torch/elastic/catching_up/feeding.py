@@ -23,7 +23,7 @@ from byteps_like.torch.elastic.catching_up.messages import (
     seal_of,
 )
 from byteps_like.torch.elastic.catching_up.steps import Record, before_steps
-from byteps_like.torch.elastic.state import State
+from byteps_like.torch.elastic.state import State, duties_of
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.ops.objects import allgather_object
 from byteps_like.worker.api import MeetsNewcomers, Newcomer
@@ -38,11 +38,11 @@ _PATIENCE = 3.0
 def feeding(state: State) -> Iterator[None]:
     """While the block trains `state`, newcomers catch up with it."""
     own = Feeding(state)
-    state.feeding = own
+    duties_of(state).feeding = own
     try:
         yield
     finally:
-        state.feeding = None
+        duties_of(state).feeding = None
         own.close()
 
 

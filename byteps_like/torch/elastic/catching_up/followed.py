@@ -10,7 +10,7 @@ import torch
 from byteps_like.torch.ddp.module import DistributedDataParallel
 from byteps_like.torch.elastic.catching_up.steps import is_repeatable
 from byteps_like.torch.elastic.state import State
-from byteps_like.torch.elastic.torch_state import ModelStateHandler, OptimizerStateHandler, TorchState
+from byteps_like.torch.elastic.torch_state import ModelStateHandler, OptimizerStateHandler, TorchState, handlers_of
 from byteps_like.torch.optimizer.distributed import DistributedOptimizerMixin
 
 Followed = Mapping[str, ModelStateHandler | OptimizerStateHandler]
@@ -18,11 +18,11 @@ Followed = Mapping[str, ModelStateHandler | OptimizerStateHandler]
 
 def followed(state: State) -> Followed:
     """By their names in the state; none if it can't be."""
-    if not isinstance(state, TorchState) or state.kept():
+    if not isinstance(state, TorchState) or state.kept_on_servers():
         return {}
     found = {
         name: handler
-        for name, handler in state.handlers.items()
+        for name, handler in handlers_of(state).items()
         if isinstance(handler, ModelStateHandler | OptimizerStateHandler)
     }
     return found if all(is_repeatable(one) for one in optimizers(found).values()) else {}

@@ -85,11 +85,11 @@ def _entry(own: Any, name: str) -> Any:
 class Cuttable(Protocol):
     """A state, as savers see it."""
 
-    def cut(self) -> CutContent:
+    def cut_content(self) -> CutContent:
         """What was kept by the last commit. All ranks call it together, at a step boundary."""
 
-    def resume(self, common: Mapping[str, Any], owns: Owns) -> None:
+    def resume_from_cut(self, common: Mapping[str, Any], owns: Owns) -> None:
         """Takes what a cut has, but for what servers keep. `owns`: by the names of what had something."""
 
-    def kept(self) -> Mapping[str, KeptOnServers]:
+    def kept_on_servers(self) -> Mapping[str, KeptOnServers]:
         """What servers keep of it."""

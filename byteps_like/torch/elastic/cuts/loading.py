@@ -39,8 +39,8 @@ def load(directory: Path, state: Cuttable) -> Path | None:
         return None
     rank, size = _runtime.rank(), _runtime.size()
     found = _together(lambda: _read_checked(folder, state, rank, size))
-    _together(lambda: state.resume(found.common, found.owns.of("values")))
-    for name, value in state.kept().items():
+    _together(lambda: state.resume_from_cut(found.common, found.owns.of("values")))
+    for name, value in state.kept_on_servers().items():
         value.restore(folder / KEPT / name)
         if isinstance(value, LeavesOut):
             owed = found.owns.of("residuals").of(name)
@@ -88,7 +88,7 @@ def _read(folder: Path, state: Cuttable, rank: int, size: int) -> _Found:
 
 
 def _check_kept(folder: Path, manifest: CutManifest, state: Cuttable) -> None:
-    here = sorted(state.kept())
+    here = sorted(state.kept_on_servers())
     if here != sorted(manifest.kept):
         raise MismatchError(
             f"{folder} has what servers kept of {_listed(manifest.kept)}, and this state has {_listed(here)} there"

@@ -45,7 +45,7 @@ def trained(seed: int = 1) -> bps.elastic.TorchState:
 
 def write(directory: Path, number: int = 1, ranks: range = range(RANKS), **common: Any) -> list[CutPart]:
     """The parts of some ranks."""
-    common = common or dict(trained().cut().common)
+    common = common or dict(trained().cut_content().common)
     own = {"random": random_states(), "values": {}, "residuals": {}}
     parts = [CutPart(folder_of(directory, number), number, CutContent(common, own), rank, RANKS) for rank in ranks]
     for part in parts:
@@ -220,7 +220,7 @@ def test_handlers_of_other_kinds_say_that_they_have_no_cut(tmp_path: Path) -> No
 
 def test_a_cut_stays_as_it_was_while_training_goes_on() -> None:
     state = trained()
-    content = state.cut()
+    content = state.cut_content()
     held = {name: value.clone() for name, value in content.common["model"].items()}
     with torch.no_grad():
         for parameter in state.model.parameters():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
@@ -235,3 +236,28 @@ def test_states_of_users_say_how_they_are_kept() -> None:
     assert own.calls == ["save", "reset"]
     with pytest.raises(NotImplementedError):
         own.restore()
+
+
+OURS = ("commits", "cut", "feeding", "handlers", "kept", "resume", "saver")
+HOROVODS = {
+    "check_host_updates", "commit", "model", "on_reset", "optimizer", "register_reset_callbacks", "reset", "restore",
+    "save", "sync",
+}  # fmt: skip
+
+
+def test_values_may_have_any_names_that_horovods_states_leave_to_them(tmp_path: Path) -> None:
+    model = model_of(1.0)
+    values = dict.fromkeys(OURS, "the script's")
+    state = bps.elastic.TorchState(model, torch.optim.SGD(model.parameters(), lr=0.5), **values)
+
+    @bps.elastic.run(save_to=tmp_path, save_every=1)
+    def train(state: bps.elastic.TorchState) -> dict[str, str]:
+        state.commit()
+        return {name: getattr(state, name) for name in OURS}
+
+    assert train(state) == values
+    again = bps.elastic.TorchState(model_of(2.0), torch.optim.SGD(model.parameters(), lr=0.5), **dict.fromkeys(OURS, 0))
+    assert bps.elastic.load(tmp_path, again) is not None
+    assert {name: getattr(again, name) for name in OURS} == values
+    public = {name for name in dir(bps.elastic.TorchState()) if not name.startswith("_")}
+    assert all("_" in name for name in public - HOROVODS), "short names belong to scripts"
