@@ -86,6 +86,11 @@ class ModelStateHandler(StateHandler[torch.nn.Module]):
             else:
                 saved[name] = now.detach().clone() if isinstance(now, torch.Tensor) else deepcopy(now)
 
+    @property
+    def saved(self) -> Mapping[str, Any]:
+        """What was saved last: a tree that the next save changes."""
+        return self._saved
+
     def restore(self) -> None:
         """See StateHandler."""
         self.value.load_state_dict(self._saved)
@@ -121,6 +126,11 @@ class OptimizerStateHandler(StateHandler[torch.optim.Optimizer]):
         """See StateHandler."""
         self._saved = deepcopy(self.value.state_dict())
 
+    @property
+    def saved(self) -> Mapping[str, Any]:
+        """What was saved last, but for what codecs of this rank remember: a tree."""
+        return {name: one for name, one in self._saved.items() if name != MEMORY}
+
     def restore(self) -> None:
         """See StateHandler."""
         self.value.load_state_dict(deepcopy(self._saved))
@@ -135,7 +145,7 @@ class OptimizerStateHandler(StateHandler[torch.optim.Optimizer]):
 
     def cut(self) -> HandlerCut:
         """See StateHandler. What codecs remember is this rank's own."""
-        return HandlerCut({name: one for name, one in self._saved.items() if name != MEMORY}, self._saved.get(MEMORY))
+        return HandlerCut(self.saved, self._saved.get(MEMORY))
 
     def resume(self, common: Any, owns: Owns) -> None:
         """See StateHandler. What codecs of ranks that there are no longer have left out is added to rank 0's."""

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from byteps_like.collectives.api import Group
 from byteps_like.errors import CapacityError, ShutdownError
 from byteps_like.torch.elastic.catching_up.messages import (
@@ -35,12 +33,28 @@ _PULSE_SECONDS = 0.25
 """Between two signs of life, while no step is made: shorter than anybody waits in silence."""
 _LEAST_ROOM = 64 << 20
 """Bytes of steps that may wait, at least; else as many as the state has."""
+_RECORD_BYTES = 2048
+"""What a record costs besides what is in it, about: models may be tiny."""
 
 
 @dataclass(frozen=True)
-class _Queued:
+class HeldRecord:
+    """This rank's part of a record, in host memory, where nobody changes it."""
+
     text: bytes
-    stripe: Stripe
+    stripe: Bytes
+
+    @classmethod
+    def of(cls, tree: Any, rank: int, feeders: int) -> HeldRecord:
+        """From a tree whose tensors may change afterwards. Blocks until they are copied: 1/`feeders` of their bytes."""
+        text, tensors = flatten(tree)
+        own = Stripe(tensors, rank, feeders)
+        return cls(text, own.read(0, own.nbytes))
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it takes."""
+        return len(self.text) + self.stripe.nbytes + _RECORD_BYTES
 
 
 class Feed:
@@ -52,32 +66,28 @@ class Feed:
         """`communicator` is closed with it. `is_busy`: whether gradients are on their way. `seal`: of each record."""
         self._seal = seal
         self._communicator, self._group, self._is_busy = communicator, group, is_busy
-        self._place = group.rank, group.size - 1
+        self.place = group.rank, group.size - 1
+        """Which of the senders this is, and how many there are."""
         self.name = name
         self.error: Exception | None = None
         """Why nothing is sent any more."""
-        self._queue: deque[_Queued] = deque()
+        self._queue: deque[HeldRecord] = deque()
         self._waiting_bytes, self._room = 0, _LEAST_ROOM
         self._hurries = self._ends = self._has_state = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="byteps_like-feed", daemon=True)
         self._thread.start()
 
-    def begin(self, state: Any) -> None:
-        """With what a commit has kept, a tree whose tensors nobody changes."""
-        text, tensors = flatten(state)
-        stripe = Stripe(tensors, *self._place)
-        self._room = max(stripe.nbytes, _LEAST_ROOM)
-        self._put(_Queued(text, stripe), 0)
+    def begin(self, state: HeldRecord) -> None:
+        """With what a commit has kept."""
+        self._room = max(state.nbytes, _LEAST_ROOM)
+        self._put(state, 0)
 
-    def put(self, step: Any) -> None:
-        """The next step: a tree whose tensors may change afterwards."""
-        text, tensors = flatten(step)
-        own = Stripe(tensors, *self._place)
-        held = Stripe([torch.from_numpy(own.read(0, own.nbytes))], 0, 1)
+    def put(self, step: HeldRecord) -> None:
+        """The next step."""
         if self._waiting_bytes > self._room:
             self.give_up(CapacityError("it takes in steps more slowly than they are made", operation="catch up"))
-        self._put(_Queued(text, held), held.nbytes)
+        self._put(step, step.nbytes)
 
     def hurry(self) -> None:
         """No more steps come: who has the state gets those that wait as fast as they can be sent; who has not gets no
@@ -111,7 +121,7 @@ class Feed:
             self._changed.notify_all()
         return was_well
 
-    def _put(self, item: _Queued, nbytes: int) -> None:
+    def _put(self, item: HeldRecord, nbytes: int) -> None:
         with self._changed:
             if self.error is None and not self._ends:
                 self._queue.append(item)
@@ -131,7 +141,7 @@ class Feed:
         if self.error is not None:
             self._communicator.close()
 
-    def _next(self) -> _Queued | None:
+    def _next(self) -> HeldRecord | None:
         """Stays in the queue until it is sent, so that it counts; None: there will be none. Gives signs of life while
         none comes, such as in an evaluation."""
         while True:
@@ -140,17 +150,17 @@ class Feed:
                     return self._queue[0] if self._queue else None
             self._send(RecordHead(RecordHead.PULSE, 0, 0).packed())
 
-    def _send_record(self, number: int, item: _Queued) -> None:
+    def _send_record(self, number: int, item: HeldRecord) -> None:
         text = self._seal(number).close(self._group.rank, item.text)
         self._send(RecordHead(number, len(text), item.stripe.nbytes).packed())
         self._send(as_bytes(text))
         for offset, nbytes in chunks(item.stripe.nbytes):
             self._give_way()
-            self._send(item.stripe.read(offset, nbytes))
+            self._send(item.stripe[offset : offset + nbytes])
         with self._changed:
             if self._queue and self._queue[0] is item:
                 self._queue.popleft()
-                self._waiting_bytes -= item.stripe.nbytes if number else 0
+                self._waiting_bytes -= item.nbytes if number else 0
             self._has_state, behind = True, len(self._queue)
         self._send(behind_packed(behind))
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
 from byteps_like.errors import BytePSLikeError, CorruptError, InvalidArgumentError
-from byteps_like.torch.elastic.catching_up.feed import Feed
+from byteps_like.torch.elastic.catching_up.feed import Feed, HeldRecord
 from byteps_like.torch.elastic.catching_up.followed import followed, is_reducing, kept, optimizers
 from byteps_like.torch.elastic.catching_up.messages import (
     MOST_FEEDERS,
@@ -29,6 +29,9 @@ from byteps_like.torch.ops.objects import allgather_object
 from byteps_like.worker.api import MeetsNewcomers, Newcomer
 
 logger = logging.getLogger(__name__)
+
+Held = Callable[[int, int], HeldRecord]
+"""One record, by which of the senders this rank is, and how many there are: feeds with the same place share it."""
 
 _PATIENCE = 3.0
 """Failure timeouts for which the end of a world waits until what a newcomer lacks is sent."""
@@ -71,9 +74,10 @@ class Feeding:
         self._newest = newest
         known = set.intersection(*allgather_object({one.number for one in self._newcomers()})) - self._met
         self._met |= known
+        state = cache(lambda *place: HeldRecord.of(kept(followed(self._state)), *place))
         for newcomer in self._newcomers():
             if newcomer.number in known:
-                self._welcome(newcomer)
+                self._welcome(newcomer, state)
 
     def end(self, in_order: bool) -> None:
         """See state.Feeds. Those who follow are about to join the next world: after a commit they get all that they
@@ -98,8 +102,8 @@ class Feeding:
         worker = _runtime.installed().worker
         return tuple(worker.newcomers()) if isinstance(worker, MeetsNewcomers) else ()
 
-    def _welcome(self, newcomer: Newcomer) -> None:
-        """All ranks are here, at the same commit."""
+    def _welcome(self, newcomer: Newcomer, state: Held) -> None:
+        """All ranks are here, at the same commit, which has kept `state`."""
         rank, name = _runtime.rank(), f"newcomer {newcomer.number}"
         feeds = rank < MOST_FEEDERS and bool(followed(self._state))
         communicator = self._listen(name) if feeds else None
@@ -109,7 +113,7 @@ class Feeding:
             peers = allgather_object(None if communicator is None else address_of(communicator))[:MOST_FEEDERS]
             world = None if None in peers else _world_with(peers, newcomer)
             if communicator is not None and world is not None:
-                self._feed(name, world, communicator)
+                self._feed(name, world, communicator).begin(state(rank, world.feeders))
                 unless_it_feeds.pop_all()
         if world is None:
             logger.info("rank %d: the state of this job can't be sent to %s before it joins", rank, name)
@@ -122,23 +126,24 @@ class Feeding:
             logger.warning("rank %d can't send %s its state: %s", _runtime.rank(), name, error)
             return None
 
-    def _feed(self, name: str, world: FeedingWorld, communicator: Any) -> None:
+    def _feed(self, name: str, world: FeedingWorld, communicator: Any) -> Feed:
         what = followed(self._state)
         if not self._hooks:
             self._hooks = [before_steps(one, partial(self._put, name)) for name, one in optimizers(what).items()]
         group = world.entered(communicator, _runtime.rank())
         seal = partial(seal_of, _runtime.settings(), world.incarnation)
         feed = Feed(communicator, group, partial(is_reducing, what), name, seal)
-        feed.begin(kept(what))
         self._feeds.append(feed)
+        return feed
 
     def _put(self, name: str, step: Record | None) -> None:
         self._feeds = [feed for feed in self._feeds if feed.error is None]
+        held = cache(lambda *place: HeldRecord.of({"optimizer": name, **(step or {})}, *place))
         for feed in self._feeds:
             if step is None:
                 feed.give_up(InvalidArgumentError(f"a step of {name!r} can't be repeated", operation="catch up"))
             else:
-                feed.put({"optimizer": name, **step})
+                feed.put(held(*feed.place))
 
     def _tell(self, newcomer: Newcomer, feeders: str) -> None:
         worker = _runtime.installed().worker

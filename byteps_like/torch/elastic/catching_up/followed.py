@@ -34,8 +34,8 @@ def optimizers(what: Followed) -> dict[str, torch.optim.Optimizer]:
 
 
 def kept(what: Followed) -> dict[str, Any]:
-    """What the last commit has kept of it: nobody changes that."""
-    return {name: handler.cut().common for name, handler in what.items()}
+    """What the last commit has kept of it: a tree that the next one changes."""
+    return {name: handler.saved for name, handler in what.items()}
 
 
 def take(what: Followed, content: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ class Ranks:
         self._feedings = [Feeding(bps.elastic.ObjectState()) for _ in range(count)]
         monkeypatch.setattr(feeding, "allgather_object", self._exchange)
         monkeypatch.setattr(Feeding, "_newcomers", lambda _: tuple(Newcomer(n, "") for n in self.heard[self._now]))
-        monkeypatch.setattr(Feeding, "_welcome", lambda _, one: self.welcomed[self._now].append(one.number))
+        monkeypatch.setattr(Feeding, "_welcome", lambda _, one, __: self.welcomed[self._now].append(one.number))
 
     def _exchange(self, own: set[int]) -> list[set[int]]:
         assert own == set(self.heard[self._now])

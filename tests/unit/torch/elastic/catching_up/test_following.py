@@ -17,11 +17,12 @@ from byteps_like.config import Config
 from byteps_like.errors import CorruptError
 from byteps_like.torch.elastic.catching_up import feed as feeds
 from byteps_like.torch.elastic.catching_up import newcomer
-from byteps_like.torch.elastic.catching_up.feed import Feed
+from byteps_like.torch.elastic.catching_up.feed import Feed, HeldRecord
 from byteps_like.torch.elastic.catching_up.followed import followed, is_reducing, kept
 from byteps_like.torch.elastic.catching_up.messages import FeedingWorld, address_of, listening, seal_of
 from byteps_like.torch.elastic.catching_up.newcomer import CatchingUp
 from byteps_like.torch.elastic.catching_up.steps import before_steps
+from byteps_like.torch.elastic.torch_state import handlers_of
 from byteps_like.torch.job.trees import tensors_of
 from tests.fakes.control.elastic_job import until
 
@@ -71,8 +72,12 @@ class Job:
         what = followed(worker.state)
         seal = partial(seal_of, config(secret=secret), world.incarnation)
         feed = Feed(communicator, group, partial(is_reducing, what), "newcomer 1", seal)
-        feed.begin(kept(what))
-        before_steps(worker.optimizer, lambda record: feed.put({"optimizer": "optimizer", **(record or {})}))
+        feed.begin(HeldRecord.of(kept(what), *feed.place))
+
+        def put(record: Any) -> None:
+            feed.put(HeldRecord.of({"optimizer": "optimizer", **record}, *feed.place))
+
+        before_steps(worker.optimizer, put)
         return feed
 
     def step(self, number: int) -> None:
@@ -110,6 +115,20 @@ def test_a_newcomer_has_the_bits_of_the_others(workers: int, transport: str) -> 
         job.finish()
         assert job.following.wait_until_level()
         assert job.following.made == 1 + 22
+        assert job.newcomer.bits() == job.workers[0].bits()
+
+
+def test_what_a_newcomer_gets_of_a_commit_takes_no_memory_of_models() -> None:
+    """A rank keeps its own stripe, on the host, so the next commit needs no memory beside the last one's."""
+    with closing(Job(2)) as job:
+        handler = handlers_of(job.workers[0].state)["model"]
+        job.following.wait_until_near()
+        places = [tensor.data_ptr() for tensor in handler.saved.values()]  # type: ignore[attr-defined]
+        job.step(1)
+        handler.save()
+        assert [tensor.data_ptr() for tensor in handler.saved.values()] == places  # type: ignore[attr-defined]
+        job.finish()
+        assert job.following.wait_until_level()
         assert job.newcomer.bits() == job.workers[0].bits()
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from byteps_like.torch.elastic.catching_up import stripes
 from byteps_like.torch.elastic.catching_up.messages import chunks
 from byteps_like.torch.elastic.catching_up.stripes import Stripe
+from byteps_like.torch.job import trees
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.uint8)
 
@@ -36,14 +39,14 @@ def whole(parts: list[torch.Tensor]) -> bytes:
 def test_stripes_are_all_bytes_in_their_order_and_as_long_as_each_other(
     parts: list[torch.Tensor], count: int, step: int
 ) -> None:
-    stripes = [Stripe(parts, index, count) for index in range(count)]
+    every = [Stripe(parts, index, count) for index in range(count)]
     pieces = [
         stripe.read(offset, min(step, stripe.nbytes - offset)).tobytes()
-        for stripe in stripes
+        for stripe in every
         for offset in range(0, stripe.nbytes, step)
     ]
     assert b"".join(pieces) == whole(parts)
-    lengths = [stripe.nbytes for stripe in stripes]
+    lengths = [stripe.nbytes for stripe in every]
     assert max(lengths) - min(lengths) <= 1
 
 
@@ -68,6 +71,26 @@ def test_a_tensor_of_one_element_may_have_any_strides() -> None:
     assert one.stride() == (4,) and whole([one]) == Stripe([one], 0, 1).read(0, 4).tobytes()
     Stripe([one], 0, 1).write(0, np.frombuffer(np.float32(7).tobytes(), np.uint8).copy())
     assert table[0].tolist() == [0, 1, 2, 7]
+
+
+def test_of_a_tensor_in_another_order_only_some_rows_are_copied_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole one may be larger than what a device has left."""
+    copied: list[int] = []
+
+    def bytes_of(part: torch.Tensor) -> torch.Tensor:
+        copied.append(part.nbytes)
+        return trees.bytes_of(part)
+
+    monkeypatch.setattr(stripes, "bytes_of", bytes_of)
+    monkeypatch.setattr(stripes, "_MOST_COPIED", 3000)
+    pictures = torch.randn(64, 8, 6, 2).to(memory_format=torch.channels_last)
+    parts = [pictures, torch.randn(2, 300).t(), pictures[:1].permute(0, 2, 1, 3)]
+    read = b"".join(stripe.read(0, stripe.nbytes).tobytes() for stripe in (Stripe(parts, i, 3) for i in range(3)))
+    assert read == whole(parts)
+    assert max(copied) <= 3000
+    copied.clear()
+    assert len(Stripe(parts, 1, 3).read(5, 7)) == 7
+    assert sum(copied) <= 2 * pictures[0].nbytes
 
 
 @given(st.integers(0, 1 << 22))
