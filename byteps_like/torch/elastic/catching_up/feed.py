@@ -84,7 +84,7 @@ class Feed:
         self._put(state, 0)
 
     def put(self, step: HeldRecord) -> None:
-        """The next step."""
+        """The next step. Does nothing where it has ended."""
         if self._waiting_bytes > self._room:
             self.give_up(CapacityError("it takes in steps more slowly than they are made", operation="catch up"))
         self._put(step, step.nbytes)

@@ -69,6 +69,7 @@ class Feeding:
     def begin(self, newest: int) -> None:
         """See state.Feeds. Newcomers are fed by the first ranks, from what this commit has kept on. Where a scheduler
         has died some ranks may not have heard of all."""
+        self._forget_failed()
         if newest <= self._newest:
             return
         self._newest = newest
@@ -94,9 +95,16 @@ class Feeding:
         """Newcomers get no more: they join without. Idempotent."""
         for feed in self._feeds:
             feed.close()
-        for hook in self._hooks:
-            hook.remove()
-        self._feeds, self._hooks, self._newest, self._met = [], [], 0, set()
+        self._forget_failed()
+        self._newest, self._met = 0, set()
+
+    def _forget_failed(self) -> None:
+        """Feeds that have ended, and where none is left, what listens to steps: between two of these."""
+        self._feeds = [feed for feed in self._feeds if feed.error is None]
+        if not self._feeds:
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks = []
 
     def _newcomers(self) -> tuple[Newcomer, ...]:
         worker = _runtime.installed().worker
@@ -137,7 +145,6 @@ class Feeding:
         return feed
 
     def _put(self, name: str, step: Record | None) -> None:
-        self._feeds = [feed for feed in self._feeds if feed.error is None]
         held = cache(lambda *place: HeldRecord.of({"optimizer": name, **(step or {})}, *place))
         for feed in self._feeds:
             if step is None:

@@ -6,11 +6,40 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
 import byteps_like.torch as bps
+from byteps_like.config import Config
+from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.elastic.catching_up import feeding
 from byteps_like.torch.elastic.catching_up.feeding import Feeding
+from byteps_like.torch.elastic.catching_up.messages import FeedingWorld, address_of, listening
 from byteps_like.worker.api import Newcomer
+
+
+def test_nobody_listens_to_steps_once_no_newcomer_is_fed_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    bps.init()
+    parameter = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.SGD([parameter], lr=0.5)
+    own = Feeding(bps.elastic.TorchState(None, optimizer))
+    settings = Config.from_env({}, secret="5" * 64, host="127.0.0.1", scheduler="127.0.0.1:1")
+    monkeypatch.setattr(feeding._runtime, "settings", lambda: settings)
+    communicators = [listening(settings) for _ in range(3)]
+    try:
+        worlds = [FeedingWorld((address_of(one), address_of(communicators[-1]))) for one in communicators[:-1]]
+        feeds = [own._feed("one", *each) for each in zip(worlds, communicators, strict=False)]
+        for feed in feeds:
+            assert len(optimizer._optimizer_step_pre_hooks) == 1
+            feed.give_up(InvalidArgumentError("it can't be fed"))
+            parameter.sum().backward()
+            optimizer.step()
+            own.begin(0)
+        assert not optimizer._optimizer_step_pre_hooks
+    finally:
+        own.close()
+        for one in communicators:
+            one.close()
+        bps.shutdown()
 
 
 class Ranks:
