@@ -171,7 +171,7 @@ def _go_on(state: State, cause: Exception, before: Carried) -> Carried:
     except OperationError as error:
         interrupted, cause, carried = False, error, lost_with_world(kept, error)
     if duties.feeding is not None:
-        duties.feeding.end(in_order=interrupted)
+        duties.feeding.end(in_order=interrupted, leaves=asked is not None)
     if asked is not None:
         logger.info("rank %d leaves: %s", _runtime.rank(), asked.why)
         if duties.saver is not None:
@@ -187,6 +187,8 @@ def _go_on(state: State, cause: Exception, before: Carried) -> Carried:
     )
     # Not before: updates of steps that were under way end with the old world, and must not change what was restored.
     rejoin(_nothing if interrupted else state.restore)
+    if duties.feeding is not None:
+        duties.feeding.enter()
     reopened(kept)
     state.on_reset()
     logger.info("now rank %d of %d", _runtime.rank(), _runtime.size())

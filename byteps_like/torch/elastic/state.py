@@ -27,8 +27,12 @@ class Feeds(Protocol):
     def begin(self, newest: int) -> None:
         """At a commit: of all newcomers up to this one all ranks have heard. All ranks call it."""
 
-    def end(self, in_order: bool) -> None:
-        """This rank leaves the world: with all others at a commit, or after a failure."""
+    def end(self, in_order: bool, leaves: bool) -> None:
+        """This rank goes out of the world: `in_order`, with all others at a commit, or after a failure; `leaves`: and
+        out of the job."""
+
+    def enter(self) -> None:
+        """It is in the next one, in which nobody has made a step yet."""
 
 
 @dataclass

@@ -147,18 +147,38 @@ def test_a_newcomer_that_dies_costs_nobody_anything(tmp_path: Path, warm_python:
 
 @pytest.mark.parametrize("servers", [0, 1])
 def test_a_worker_that_dies_while_it_sends(tmp_path: Path, servers: int, warm_python: list[str]) -> None:
-    """The newcomer comes in with the other one's next world, or the one after, and takes what that has."""
+    """The newcomer asks again in the other one's next world, and joins when it has what that has."""
     goal = {"KIND": "adam", "GOAL": "100000", "SIZE": "3"}
     with training(tmp_path, warm_python, goal, servers=servers) as (job, (survivor, victim)):
         newcomer = job.start(**goal, SLOW=str(tmp_path / "go"))
         job.wait(lambda: bool(newcomer.events("held")), "a newcomer that has the state")
         victim.process.kill()
+        job.wait(lambda: len(survivor.events("began")) > 1, "a world of the other one")
         (tmp_path / "go").touch()
         job.wait(lambda: bool(newcomer.events("began")), "the newcomer")
-        job.wait(lambda: told(survivor, kind="began")[0]["size"] == 2 and len(survivor.events("began")) > 1, "both")
+        job.wait(lambda: told(survivor, kind="began")[0]["size"] == 2, "both")
         ours, its = told(survivor, newcomer, kind="began")
         assert (ours["weights"], ours["step"]) == (its["weights"], its["step"])
         assert (its["rank"], its["size"]) == (1, 2)
+        assert its["moved"] < SMALL < WEIGHTS and len(newcomer.events("held")) == 2
+
+
+def test_another_one_joins_meanwhile(tmp_path: Path, warm_python: list[str]) -> None:
+    """The newcomer goes on with what it has."""
+    goal = {"KIND": "adam", "GOAL": "10", "SIZE": "4"}
+    with training(tmp_path, warm_python, goal, servers=1, most=4) as (job, old):
+        third = job.start(**goal, SLOW=str(tmp_path / "go"))
+        job.wait(lambda: bool(third.events("held")), "a newcomer that has the state")
+        fourth = job.start(**goal)
+        job.wait(lambda: bool(fourth.events("step")), "a fourth one, before the third")
+        (tmp_path / "go").touch()
+        for worker in (*old, third, fourth):
+            job.ended(worker)
+        check_ends(*old, third, fourth)
+        assert [event["size"] for event in old[0].events("began")] == [2, 3, 4]
+        for worker in (third, fourth):
+            assert worker.events("began")[0]["moved"] < SMALL < WEIGHTS
+        assert len(third.events("held")) == 1
 
 
 def test_the_job_ends_while_a_newcomer_catches_up(tmp_path: Path, warm_python: list[str]) -> None:

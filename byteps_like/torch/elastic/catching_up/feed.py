@@ -33,6 +33,8 @@ _PULSE_SECONDS = 0.25
 """Between two signs of life, while no step is made: shorter than anybody waits in silence."""
 _LEAST_ROOM = 64 << 20
 """Bytes of steps that may wait, at least; else as many as the state has."""
+_FEW = 4
+"""Records that are waited for where a worker leaves: who is about to join lacks no more."""
 _RECORD_BYTES = 2048
 """What a record costs besides what is in it, about: models may be tiny."""
 
@@ -57,8 +59,15 @@ class HeldRecord:
         return len(self.text) + self.stripe.nbytes + _RECORD_BYTES
 
 
+@dataclass(frozen=True)
+class WorldBegun:
+    """Between two records."""
+
+    number: int
+
+
 class Feed:
-    """To the last rank of `group`, whose other ranks send the other stripes. `finish` blocks, `close` for a goodbye."""
+    """To the last rank of `group`, whose other ranks send the other stripes. `leave` blocks, `close` for a goodbye."""
 
     def __init__(
         self, communicator: Any, group: Group, is_busy: Callable[[], bool], name: str, seal: Callable[[int], Seal]
@@ -71,9 +80,9 @@ class Feed:
         self.name = name
         self.error: Exception | None = None
         """Why nothing is sent any more."""
-        self._queue: deque[HeldRecord] = deque()
+        self._queue: deque[HeldRecord | WorldBegun] = deque()
         self._waiting_bytes, self._room = 0, _LEAST_ROOM
-        self._hurries = self._ends = self._has_state = False
+        self._ends = self._has_state = self._is_given_up = self._may_have_joined = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="byteps_like-feed", daemon=True)
         self._thread.start()
@@ -89,28 +98,33 @@ class Feed:
             self.give_up(CapacityError("it takes in steps more slowly than they are made", operation="catch up"))
         self._put(step, step.nbytes)
 
-    def hurry(self) -> None:
-        """No more steps come: who has the state gets those that wait as fast as they can be sent; who has not gets no
-        more of it."""
-        if not self._has_state:
-            self.close()
-        with self._changed:
-            self._ends = self._hurries = True
-            self._changed.notify_all()
+    def begin_world(self, number: int) -> None:
+        """The workers are in that world from the next step on. If the newcomer is, too, it needs no more."""
+        self._put(WorldBegun(number), 0)
 
-    def finish(self, deadline: float) -> None:
-        """After `hurry`: blocks until all is sent, or for as long as that takes at most (of time.monotonic)."""
-        self._thread.join(max(deadline - time.monotonic(), 0.0))
+    def leave(self, deadline: float) -> None:
+        """This worker makes no more steps: who is about to join gets those that wait. Blocks until all are sent, or for
+        as long as that takes at most (of time.monotonic)."""
+        with self._changed:
+            self._ends, is_near = True, self._has_state and len(self._queue) <= _FEW
+            self._changed.notify_all()
+        if is_near:
+            self._thread.join(max(deadline - time.monotonic(), 0.0))
         self.close()
 
     def give_up(self, error: Exception) -> None:
-        """The newcomer joins without it. Idempotent."""
+        """The newcomer joins without it, and doesn't ask again. Idempotent."""
+        self._is_given_up = True
+        self._note(error)
+
+    def _note(self, error: Exception) -> None:
         if self._fail(error):
-            logger.warning("%s does not catch up: %s", self.name, error)
+            level = logging.DEBUG if self._may_have_joined else logging.WARNING
+            logger.log(level, "%s does not catch up: %s", self.name, error)
 
     def close(self) -> None:
         """Ends it, whatever waits. Idempotent."""
-        self._fail(ShutdownError("the world has ended", operation="catch up"))
+        self._fail(ShutdownError("it is fed no more", operation="catch up"))
         self._communicator.close()
 
     def _fail(self, error: Exception) -> bool:
@@ -121,7 +135,7 @@ class Feed:
             self._changed.notify_all()
         return was_well
 
-    def _put(self, item: HeldRecord, nbytes: int) -> None:
+    def _put(self, item: HeldRecord | WorldBegun, nbytes: int) -> None:
         with self._changed:
             if self.error is None and not self._ends:
                 self._queue.append(item)
@@ -132,16 +146,19 @@ class Feed:
         try:
             number = 0
             while (item := self._next()) is not None:
-                self._send_record(number, item)
-                number += 1
-            if self.error is None:
-                self._send(RecordHead(RecordHead.END, number, 0).packed())
+                if isinstance(item, WorldBegun):
+                    self._send_world(number, item)
+                else:
+                    self._send_record(number, item)
+                    number += 1
+            if self.error is None or self._is_given_up:
+                self._send(RecordHead(RecordHead.GIVEN_UP if self._is_given_up else RecordHead.END, number, 0).packed())
         except Exception as error:  # noqa: BLE001 - of tensors, too: the newcomer joins without
-            self.give_up(error)
+            self._note(error)
         if self.error is not None:
             self._communicator.close()
 
-    def _next(self) -> HeldRecord | None:
+    def _next(self) -> HeldRecord | WorldBegun | None:
         """Stays in the queue until it is sent, so that it counts; None: there will be none. Gives signs of life while
         none comes, such as in an evaluation."""
         while True:
@@ -150,6 +167,11 @@ class Feed:
                     return self._queue[0] if self._queue else None
             self._send(RecordHead(RecordHead.PULSE, 0, 0).packed())
 
+    def _send_world(self, number: int, item: WorldBegun) -> None:
+        self._send(RecordHead(RecordHead.WORLD, number, item.number).packed())
+        self._may_have_joined = True
+        self._pop(item, 0)
+
     def _send_record(self, number: int, item: HeldRecord) -> None:
         text = self._seal(number).close(self._group.rank, item.text)
         self._send(RecordHead(number, len(text), item.stripe.nbytes).packed())
@@ -157,12 +179,15 @@ class Feed:
         for offset, nbytes in chunks(item.stripe.nbytes):
             self._give_way()
             self._send(item.stripe[offset : offset + nbytes])
+        self._pop(item, item.nbytes if number else 0)
+        self._has_state = True
+        self._send(behind_packed(len(self._queue)))
+
+    def _pop(self, item: HeldRecord | WorldBegun, nbytes: int) -> None:
         with self._changed:
             if self._queue and self._queue[0] is item:
                 self._queue.popleft()
-                self._waiting_bytes -= item.nbytes if number else 0
-            self._has_state, behind = True, len(self._queue)
-        self._send(behind_packed(behind))
+                self._waiting_bytes -= nbytes
 
     def _send(self, data: Bytes) -> None:
         sent(self._group, data, self._group.size - 1).wait()
@@ -170,5 +195,5 @@ class Feed:
     def _give_way(self) -> None:
         """To gradients, for as long as a chunk may take at least."""
         end = time.monotonic() + CHUNK_BYTES / _LEAST_RATE
-        while not self._hurries and self._is_busy() and time.monotonic() < end:
+        while self._is_busy() and time.monotonic() < end:
             time.sleep(_LOOK_SECONDS)

@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 Held = Callable[[int, int], HeldRecord]
 """One record, by which of the senders this rank is, and how many there are: feeds with the same place share it."""
 
-_PATIENCE = 3.0
-"""Failure timeouts for which the end of a world waits until what a newcomer lacks is sent."""
+_PATIENCE = 1.0
+"""Failure timeouts for which a rank that leaves the job waits until the little that a newcomer lacks is sent."""
 
 
 @contextmanager
@@ -80,23 +80,26 @@ class Feeding:
             if newcomer.number in known:
                 self._welcome(newcomer, state)
 
-    def end(self, in_order: bool) -> None:
-        """See state.Feeds. Those who follow are about to join the next world: after a commit they get all that they
-        lack, for which this rank waits a while."""
-        if in_order:
+    def end(self, in_order: bool, leaves: bool) -> None:
+        """See state.Feeds. After a commit feeds go on: the steps of the next world come behind those of this one."""
+        if leaves and in_order:
             deadline = time.monotonic() + _PATIENCE * _runtime.settings().failure_timeout
             for feed in self._feeds:
-                feed.hurry()
-            for feed in self._feeds:
-                feed.finish(deadline)
-        self.close()
+                feed.leave(deadline)
+        elif not in_order:
+            self.close()
+        self._newest, self._met = 0, set()
+
+    def enter(self) -> None:
+        """See state.Feeds."""
+        for feed in self._feeds:
+            feed.begin_world(_runtime.installed().steps.world)
 
     def close(self) -> None:
-        """Newcomers get no more: they join without. Idempotent."""
+        """Newcomers get no more. Idempotent."""
         for feed in self._feeds:
             feed.close()
         self._forget_failed()
-        self._newest, self._met = 0, set()
 
     def _forget_failed(self) -> None:
         """Feeds that have ended, and where none is left, what listens to steps: between two of these."""
@@ -146,7 +149,7 @@ class Feeding:
 
     def _put(self, name: str, step: Record | None) -> None:
         held = cache(lambda *place: HeldRecord.of({"optimizer": name, **(step or {})}, *place))
-        for feed in self._feeds:
+        for feed in [feed for feed in self._feeds if feed.error is None]:
             if step is None:
                 feed.give_up(InvalidArgumentError(f"a step of {name!r} can't be repeated", operation="catch up"))
             else:

@@ -33,15 +33,19 @@ class RecordHead:
     """What a worker says of each record before it sends it."""
 
     number: int
-    """0 is the state of a commit, all that follow are steps; END and PULSE are none."""
+    """0 is the state of a commit, all that follow are steps; what is below 0 is no record."""
     text_bytes: int
     stripe_bytes: int
 
     BYTES = _HEAD.size
-    END = -1
-    """There are no more records than there were; `text_bytes` is how many."""
-    PULSE = -2
+    PULSE = -1
     """The worker lives, though its next step takes long."""
+    WORLD = -2
+    """After `text_bytes` records the world of number `stripe_bytes` has begun."""
+    END = -3
+    """This worker leaves the job: it sends no more records than there were, which is `text_bytes`."""
+    GIVEN_UP = -4
+    """It sends no more, and won't if it is asked again."""
 
     def packed(self) -> Bytes:
         """As it travels."""
@@ -51,7 +55,7 @@ class RecordHead:
     def unpacked(cls, data: Bytes) -> RecordHead:
         """Raises CorruptError for what is none."""
         head = cls(*_HEAD.unpack(data.tobytes()))
-        if not (head.number >= cls.PULSE and 0 <= head.text_bytes <= _LONGEST_TEXT and head.stripe_bytes >= 0):
+        if not (head.number >= cls.GIVEN_UP and 0 <= head.text_bytes <= _LONGEST_TEXT and head.stripe_bytes >= 0):
             raise CorruptError(f"a worker has sent {head}, which can't be", operation="catch up")
         return head
 

@@ -14,7 +14,15 @@ import torch
 
 from byteps_like.config import Config
 from byteps_like.control.calls.client import catch_up
-from byteps_like.errors import BytePSLikeError, CorruptError, ShutdownError, StalledError
+from byteps_like.errors import (
+    BytePSLikeError,
+    CapacityError,
+    CorruptError,
+    PeerLostError,
+    RefusedError,
+    ShutdownError,
+    StalledError,
+)
 from byteps_like.torch.elastic.catching_up.followed import Followed, followed, optimizers, take
 from byteps_like.torch.elastic.catching_up.messages import (
     BEHIND_BYTES,
@@ -67,7 +75,9 @@ class CatchingUp:
         self._records: dict[int, _Opened] = {}
         self._behind = [0] * self._feeders
         self._last: int | None = None
-        """How many records there are, once that is known."""
+        """How many records there are at most, since a worker leaves."""
+        self._worlds: dict[int, int] = {}
+        """How many there were when a world began."""
         self.made = 0
         """How many this process has made its own: the state, then steps."""
         self.error: Exception | None = None
@@ -85,11 +95,13 @@ class CatchingUp:
         with self._changed:
             self._changed.wait_for(lambda: self.error is not None or self._is_near())
 
-    def wait_until_level(self) -> bool:
-        """Blocks until it has made the last step that was made without it; False: it won't, in time."""
+    def wait_until_level(self, world: int) -> bool:
+        """Blocks until it has made the last step before that world; False: it won't, in time."""
         with self._changed:
-            self._changed.wait_for(lambda: self.error is not None or self.made == self._last, self._patience)
-            return self.error is None and self.made == self._last
+            self._changed.wait_for(
+                lambda: self.error is not None or self.made == self._worlds.get(world), self._patience
+            )
+            return self.made == self._worlds.get(world)
 
     def close(self) -> None:
         """Ends it, once the step that is being made is. Idempotent. Raises StalledError if that takes too long."""
@@ -119,21 +131,22 @@ class CatchingUp:
     def _receive(self, rank: int) -> None:
         while self.error is None:
             head = RecordHead.unpacked(received(self._group, RecordHead.BYTES, rank))
-            if head.number == RecordHead.PULSE:
-                continue
-            if head.number == RecordHead.END:
-                self._note_end(head.text_bytes)
+            if head.number >= 0:
+                self._receive_record(rank, head)
+            elif not self._goes_on(head):
                 return
-            self._wait_for_room(head.number)
-            text = self._seal(head.number).open(rank, received(self._group, head.text_bytes, rank).tobytes())
-            stripe = Stripe(self._open(head.number, text).tensors, rank, self._feeders)
-            if stripe.nbytes != head.stripe_bytes:
-                raise CorruptError(
-                    f"worker {rank} has sent {head}, and its stripe has {stripe.nbytes} bytes", operation="catch up"
-                )
-            for offset, nbytes in chunks(stripe.nbytes):
-                stripe.write(offset, received(self._group, nbytes, rank))
-            self._note_stripe(rank, head, behind_unpacked(received(self._group, BEHIND_BYTES, rank)))
+
+    def _receive_record(self, rank: int, head: RecordHead) -> None:
+        self._wait_for_room(head.number)
+        text = self._seal(head.number).open(rank, received(self._group, head.text_bytes, rank).tobytes())
+        stripe = Stripe(self._open(head.number, text).tensors, rank, self._feeders)
+        if stripe.nbytes != head.stripe_bytes:
+            raise CorruptError(
+                f"worker {rank} has sent {head}, and its stripe has {stripe.nbytes} bytes", operation="catch up"
+            )
+        for offset, nbytes in chunks(stripe.nbytes):
+            stripe.write(offset, received(self._group, nbytes, rank))
+        self._note_stripe(rank, head, behind_unpacked(received(self._group, BEHIND_BYTES, rank)))
 
     def _wait_for_room(self, number: int) -> None:
         with self._changed:
@@ -142,6 +155,7 @@ class CatchingUp:
     def _open(self, number: int, text: bytes) -> _Opened:
         """The record, which the first of its stripes makes."""
         with self._changed:
+            self._check_whole(number)
             if number not in self._records:
                 tree, tensors = unflatten(text)
                 self._records[number] = _Opened(tree, tensors, set(range(self._feeders)))
@@ -153,10 +167,23 @@ class CatchingUp:
             self._behind[rank] = behind
             self._changed.notify_all()
 
-    def _note_end(self, count: int) -> None:
+    def _goes_on(self, head: RecordHead) -> bool:
+        """Whether anything follows. Raises what the worker has to say."""
+        if head.number == RecordHead.GIVEN_UP:
+            raise CapacityError("the workers have given it up", operation="catch up")
         with self._changed:
-            self._last = count
+            if head.number == RecordHead.WORLD:
+                self._worlds[head.stripe_bytes] = head.text_bytes
+            elif head.number == RecordHead.END:
+                self._last = head.text_bytes
+                self._check_whole(max(self._records, default=0))
             self._changed.notify_all()
+        return head.number != RecordHead.END
+
+    def _check_whole(self, number: int) -> None:
+        """Raises PeerLostError if that record will never be, since a worker has left."""
+        if self._last is not None and number >= self._last:
+            raise PeerLostError("a worker that sends its state has left", operation="catch up")
 
     def _follow(self) -> None:
         with apart():
@@ -168,12 +195,12 @@ class CatchingUp:
                     self._changed.notify_all()
 
     def _next(self) -> _Opened | None:
-        """The next one, once it is whole; None: there is none."""
+        """The next one, once it is whole; None: it follows no more."""
 
         def found() -> bool:
             record = self._records.get(self.made)
             whole = record is not None and not record.missing
-            return whole or self.made == self._last or self.error is not None
+            return whole or self.error is not None
 
         with self._changed:
             self._changed.wait_for(found)
@@ -188,7 +215,7 @@ class CatchingUp:
 
 def follow(config: Config, state: State) -> CatchingUp | None:
     """Blocks until the workers have begun to send, at a commit within `failure_timeout`; None: they don't, and why is
-    logged."""
+    logged. Raises RefusedError where there is no room, or the world has ended meanwhile."""
     what = followed(state)
     if not what or find_spec("byteps_like._core") is None:
         logger.info("this state can't be sent before this process joins: the others wait for that")
@@ -199,6 +226,9 @@ def follow(config: Config, state: State) -> CatchingUp | None:
         if text:
             world = FeedingWorld.of(text)
             return CatchingUp(communicator, world, what, config)
+    except RefusedError:
+        communicator.close()
+        raise
     except BytePSLikeError as error:
         logger.info("this process joins at once: %s", error)
     communicator.close()

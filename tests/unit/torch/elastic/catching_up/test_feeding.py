@@ -72,7 +72,7 @@ class Ranks:
         assert all(one == self.welcomed[0] for one in self.welcomed), "all ranks welcome the same, in one order"
 
     def end(self) -> None:
-        self._each(lambda one: one.end(in_order=True))
+        self._each(lambda one: one.end(in_order=True, leaves=False))
 
     def _each(self, call: Any) -> list[Any]:
         found = []

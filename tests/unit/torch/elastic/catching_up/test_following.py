@@ -14,7 +14,7 @@ import torch
 
 import byteps_like.torch as bps
 from byteps_like.config import Config
-from byteps_like.errors import CorruptError
+from byteps_like.errors import CapacityError, CorruptError, InvalidArgumentError, PeerLostError
 from byteps_like.torch.elastic.catching_up import feed as feeds
 from byteps_like.torch.elastic.catching_up import newcomer
 from byteps_like.torch.elastic.catching_up.feed import Feed, HeldRecord
@@ -25,6 +25,8 @@ from byteps_like.torch.elastic.catching_up.steps import before_steps
 from byteps_like.torch.elastic.torch_state import handlers_of
 from byteps_like.torch.job.trees import tensors_of
 from tests.fakes.control.elastic_job import until
+
+WORLD = 7
 
 
 def config(transport: str = "auto", secret: str = "5", **settings: Any) -> Config:
@@ -85,10 +87,9 @@ class Job:
             worker.step(number)
 
     def finish(self) -> None:
+        """The next world has begun, with the newcomer."""
         for feed in self.feeds:
-            feed.hurry()
-        for feed in self.feeds:
-            feed.finish(time.monotonic() + 30)
+            feed.begin_world(WORLD)
 
     def close(self) -> None:
         for feed in self.feeds:
@@ -113,7 +114,7 @@ def test_a_newcomer_has_the_bits_of_the_others(workers: int, transport: str) -> 
         for number in range(20, 23):
             job.step(number)
         job.finish()
-        assert job.following.wait_until_level()
+        assert job.following.wait_until_level(WORLD)
         assert job.following.made == 1 + 22
         assert job.newcomer.bits() == job.workers[0].bits()
 
@@ -128,8 +129,48 @@ def test_what_a_newcomer_gets_of_a_commit_takes_no_memory_of_models() -> None:
         handler.save()
         assert [tensor.data_ptr() for tensor in handler.saved.values()] == places  # type: ignore[attr-defined]
         job.finish()
-        assert job.following.wait_until_level()
+        assert job.following.wait_until_level(WORLD)
         assert job.newcomer.bits() == job.workers[0].bits()
+
+
+def test_a_newcomer_goes_on_though_others_join() -> None:
+    """It is level in the world that it is in, not in one that has begun before."""
+    with closing(Job(2)) as job:
+        job.step(1)
+        job.following.wait_until_near()
+        for feed in job.feeds:
+            feed.begin_world(WORLD - 2)
+        job.step(2)
+        job.finish()
+        assert job.following.wait_until_level(WORLD) and job.following.wait_until_level(WORLD)
+        assert job.following.made == 3
+        assert job.newcomer.bits() == job.workers[0].bits()
+        job.step(3)
+        until(lambda: job.following.made == 4)
+        job.following.close()
+        until(lambda: all(feed.error for feed in job.feeds))
+
+
+def test_a_worker_that_leaves_sends_the_little_that_a_newcomer_lacks() -> None:
+    with closing(Job(2)) as job:
+        job.following.wait_until_near()
+        job.step(1)
+        job.feeds[1].leave(time.monotonic() + 30)
+        job.feeds[0].begin_world(WORLD)
+        assert job.following.wait_until_level(WORLD)
+        assert job.newcomer.bits() == job.workers[0].bits()
+        job.step(2)
+        until(lambda: job.following.error)
+        assert isinstance(job.following.error, PeerLostError) and "has left" in str(job.following.error)
+
+
+def test_a_newcomer_that_is_given_up_hears_so() -> None:
+    with closing(Job(2)) as job:
+        job.following.wait_until_near()
+        job.feeds[0].give_up(InvalidArgumentError("a step can't be repeated"))
+        job.feeds[1].give_up(InvalidArgumentError("a step can't be repeated"))
+        until(lambda: job.following.error)
+        assert isinstance(job.following.error, CapacityError), "and doesn't ask again"
 
 
 def test_a_newcomer_is_near_though_nobody_makes_steps() -> None:
@@ -137,7 +178,7 @@ def test_a_newcomer_is_near_though_nobody_makes_steps() -> None:
         job.following.wait_until_near()
         assert job.following.error is None and job.following.made == 1
         job.finish()
-        assert job.following.wait_until_level()
+        assert job.following.wait_until_level(WORLD)
         assert job.newcomer.bits() == job.workers[0].bits()
 
 
@@ -151,7 +192,7 @@ def test_workers_may_pause_for_longer_than_a_round_may_wait(transport: str, capl
         for number in range(2, 5):
             job.step(number)
         job.finish()
-        assert job.following.wait_until_level(), job.following.error
+        assert job.following.wait_until_level(WORLD), job.following.error
         assert job.newcomer.bits() == job.workers[0].bits()
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
@@ -168,7 +209,7 @@ def test_a_newcomer_takes_in_no_more_than_it_can_make(monkeypatch: pytest.Monkey
         assert job.following.made == 1 and len(job.following._records) <= newcomer._MOST_OPEN
         may_go_on.set()
         job.finish()
-        assert job.following.wait_until_level() and job.following.made == 40
+        assert job.following.wait_until_level(WORLD) and job.following.made == 40
         assert job.newcomer.bits() == job.workers[0].bits()
 
 
@@ -193,7 +234,7 @@ def test_a_newcomer_goes_on_without_a_worker_that_is_gone() -> None:
         assert "goodbye" in str(job.following.error)
         job.following.wait_until_near()
         job.finish()
-        assert not job.following.wait_until_level()
+        assert not job.following.wait_until_level(WORLD)
 
 
 def test_a_newcomer_makes_nothing_of_what_no_worker_has_sealed() -> None:
@@ -211,8 +252,9 @@ def test_a_newcomer_makes_nothing_of_what_no_worker_has_sealed() -> None:
     assert stranger.bits() == before
 
 
-def test_a_newcomer_that_is_too_slow_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes in nothing, and steps wait for it up to as many bytes as the state has."""
+@pytest.fixture
+def unheard(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Trainee, Feed]]:
+    """A worker and its feed, to a newcomer that takes in nothing."""
     monkeypatch.setattr(feeds, "_LEAST_ROOM", 0)
     with ExitStack() as undo:
         job = Job.__new__(Job)
@@ -223,12 +265,26 @@ def test_a_newcomer_that_is_too_slow_is_given_up(monkeypatch: pytest.MonkeyPatch
         undo.callback(communicators[1].close)
         feed = job._feed(worker, communicators[0], world.entered(communicators[0], 0), world)
         undo.callback(feed.close)
-        for number in range(1, 6):
-            worker.step(number)
-        assert "it takes in steps more slowly than they are made" in str(feed.error)
-        before = worker.bits()
-        worker.step(6)
-        assert worker.bits() != before
+        yield worker, feed
+
+
+def test_a_newcomer_that_is_too_slow_is_given_up(unheard: tuple[Trainee, Feed]) -> None:
+    """Steps wait for it up to as many bytes as the state has."""
+    worker, feed = unheard
+    for number in range(1, 6):
+        worker.step(number)
+    assert "it takes in steps more slowly than they are made" in str(feed.error)
+    before = worker.bits()
+    worker.step(6)
+    assert worker.bits() != before
+
+
+def test_a_worker_that_leaves_does_not_wait_for_a_newcomer_that_lacks_much(unheard: tuple[Trainee, Feed]) -> None:
+    worker, feed = unheard
+    worker.step(1)
+    began = time.monotonic()
+    feed.leave(began + 30)
+    assert time.monotonic() - began < 5
 
 
 def test_of_what_is_received_nothing_makes_sense_but_what_was_sent() -> None:
