@@ -195,11 +195,12 @@ bench-rdma:  ## RDMA links against perftest's ib_write_bw and ib_send_lat, in th
 	@VENV=$(VENV) bash scripts/setup.sh rdma bench
 	@$(PYTHON) -m bench.internals.rdma
 
-bench-elastic: setup  ## what being elastic, copies of values and joining workers cost, and how long nobody reads when a server dies, on a lab (root; some minutes)
+bench-elastic: setup  ## what being elastic, copies of values and joining workers and servers cost, and how long nobody reads when a server dies, on a lab (root; some minutes)
 	@$(PYTHON) -m bench.elastic.calm
 	@$(PYTHON) -m bench.elastic.calm --rate none --hosts 2 --servers 1
 	@$(PYTHON) -m bench.elastic.copies
 	@$(PYTHON) -m bench.elastic.joins
+	@$(PYTHON) -m bench.elastic.servers
 
 bench-tls: $(READY) core  ## links with tls=on against links in the clear, over loopback, on two cores (a minute)
 	@$(PYTHON) -m bench.internals.tls
