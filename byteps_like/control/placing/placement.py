@@ -8,7 +8,7 @@ from itertools import accumulate
 from math import inf, lcm, log2
 from typing import TYPE_CHECKING, NamedTuple
 
-from byteps_like.control.placing.staying import Former, Piece, dealt, stay
+from byteps_like.control.placing.staying import Former, PlacedRange, dealt, stay
 from byteps_like.control.types import View
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.worker.api import Declared, Partition, TensorSpec
@@ -134,7 +134,7 @@ class Placer:
         each = self._share_out(spec.nbytes, size.least, size.grain)
         turns = in_turn([_cut(nbytes, size.largest, size.grain) for nbytes in each], size.grain)
         ends = accumulate(nbytes for _, nbytes in turns)
-        pieces = [Piece(end - nbytes, nbytes, place) for (place, nbytes), end in zip(turns, ends, strict=True)]
+        pieces = [PlacedRange(end - nbytes, nbytes, place) for (place, nbytes), end in zip(turns, ends, strict=True)]
         for one in pieces:
             self._slots[one.place].load += one.nbytes
         return self._declared(tensor_id, spec, pieces)
@@ -153,7 +153,7 @@ class Placer:
         for place, share in enumerate(shares):
             self._slots[place].load += share
         again = [
-            Piece(one.offset + at, min(size.largest, one.nbytes - at), one.place)
+            PlacedRange(one.offset + at, min(size.largest, one.nbytes - at), one.place)
             for one in (*stays, *dealt(moves, shares, size.largest))
             for at in range(0, one.nbytes, size.largest)
         ]
@@ -170,7 +170,7 @@ class Placer:
         self._check_count(spec, -(-spec.nbytes // largest))
         return _Sizes(min(SMALLEST_PIECE if codec else self._smallest, largest), largest, grain)
 
-    def _declared(self, tensor_id: int, spec: TensorSpec, pieces: Sequence[Piece]) -> Declared:
+    def _declared(self, tensor_id: int, spec: TensorSpec, pieces: Sequence[PlacedRange]) -> Declared:
         self._check_count(spec, len(pieces))
         slots = [self._slots[one.place] for one in pieces]
         parts = (

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from byteps_like.worker.api import Declared, TensorSpec
-
-ShardName = tuple[tuple[str, ...], int]
-"""A shard in all worlds of a job: the addresses of its server, and its number there."""
+from byteps_like.worker.keeping import ShardName
 
 
-class Piece(NamedTuple):
+class PlacedRange(NamedTuple):
     """A range of a tensor, in bytes, and the slot that has it."""
 
     offset: int
@@ -45,7 +43,9 @@ class Former:
         return [(offset, nbytes, places.get(shard)) for offset, nbytes, shard in self.pieces]
 
 
-def stay(held: Sequence[tuple[int, int, int | None]], room: list[float], unit: int) -> tuple[list[Piece], list[Piece]]:
+def stay(
+    held: Sequence[tuple[int, int, int | None]], room: list[float], unit: int
+) -> tuple[list[PlacedRange], list[PlacedRange]]:
     """What stays of pieces that were `held`, and what has to move, which has the slot -1. Slot i has room for `room[i]`
     more bytes, which becomes what is left of it, and at most a `unit` beyond; nothing is cut finer than that."""
     stays, moves = [], []
@@ -55,13 +55,13 @@ def stay(held: Sequence[tuple[int, int, int | None]], room: list[float], unit: i
             left = min(nbytes, -(-int(room[place]) // unit) * unit)
             left = nbytes if nbytes - left < unit else left
             room[place] -= left
-            stays.append(Piece(offset, left, place))
+            stays.append(PlacedRange(offset, left, place))
         if left < nbytes:
-            moves.append(Piece(offset + left, nbytes - left, -1))
+            moves.append(PlacedRange(offset + left, nbytes - left, -1))
     return [one for one in stays if one.nbytes], moves
 
 
-def dealt(moves: Sequence[Piece], shares: Sequence[int], largest: int) -> Iterator[Piece]:
+def dealt(moves: Sequence[PlacedRange], shares: Sequence[int], largest: int) -> Iterator[PlacedRange]:
     """What has to move, to slots that get so many bytes each, in pieces of at most `largest`."""
     wanted = [[place, share] for place, share in enumerate(shares) if share]
     for offset, nbytes, _ in moves:
@@ -69,7 +69,7 @@ def dealt(moves: Sequence[Piece], shares: Sequence[int], largest: int) -> Iterat
         while done < nbytes:
             place, share = wanted[0]
             take = min(nbytes - done, share, largest)
-            yield Piece(offset + done, take, place)
+            yield PlacedRange(offset + done, take, place)
             done += take
             wanted[0][1] -= take
             if not wanted[0][1]:
