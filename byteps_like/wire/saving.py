@@ -40,6 +40,7 @@ class StateRequest(IntEnum):
     SET_ASIDE = 9
     TAKE = 10
     TAKE_ROWS = 11
+    LET_GO = 12
 
 
 class SavedPart(IntEnum):
@@ -219,6 +220,11 @@ def decode_take_rows(payload: Buffer) -> int:
     if len(payload) != _PAGE.size:
         raise CorruptError("where rows that were set aside go on makes no sense")
     return _PAGE.unpack(payload)[1]  # type: ignore[no-any-return]
+
+
+def encode_let_go(shard: int, epoch: int) -> bytes:
+    """What that shard has set aside of an epoch isn't wanted any more."""
+    return struct.pack("<BII", StateRequest.LET_GO, shard, epoch)
 
 
 def _aside(one: AsideKey) -> bytes:

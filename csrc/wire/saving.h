@@ -25,6 +25,7 @@ enum class StateRequest : uint8_t {
   kSetAside = 9,   // what some keys keep doesn't change any more, and is there in the next world, too; else as kHeads
   kTake = 10,      // some bytes that were set aside, here or at another shard, are to be its value or state
   kTakeRows = 11,  // the same of rows of some buckets, from a place on
+  kLetGo = 12,     // what a shard has set aside of an epoch isn't wanted any more
 };
 
 // Of tables, as byteps_like/worker/tables.py shares out their rows.
@@ -32,6 +33,7 @@ inline constexpr uint32_t kBucketShift = 52;         // a row's bucket is in the
 inline constexpr size_t kBucketMapBytes = 4096 / 8;  // a bit for each bucket
 
 inline constexpr uint32_t kNoShard = 0xFFFFFFFF;
+inline constexpr uint64_t kAllKeys = ~uint64_t{0};  // of what was set aside
 
 enum class SavedPart : uint8_t { kValue = 0, kState = 1 };
 

@@ -606,7 +606,7 @@ class Membership:
             self.state, epoch.started = JobState.RUNNING, now
             self._quiet_check.start(now + self._quiet())
             self._send(epoch.workers(), epoch.view)
-            self._tell_drained(epoch.workers())
+            self._tell_drained(epoch.seats.values())
             self._tell_of_joiners()
 
     def _current(self) -> Epoch:
@@ -631,14 +631,15 @@ class Membership:
         self._form_if_complete(now)
 
     def _dismiss_drained(self, epoch: Epoch) -> None:
-        """A server that hands over what it keeps leaves now, since that ends with its epoch; if no other one is left,
-        it stays."""
+        """A server that hands over what it keeps goes on with that in the next epoch; if that is lost with this one, it
+        leaves now. If no other one is left, it stays."""
+        goes_on = epoch.keeps_values and epoch.failure is None
         for seat in epoch.serving():
-            if seat.drained and len(epoch.serving()) > 1:
+            if seat.drained and len(epoch.serving()) == 1:
+                seat.drained = False
+            elif seat.drained and not goes_on:
                 self._become(seat, SeatState.LEAVING)
                 self._tell_drained([seat])
-            elif seat.drained:
-                seat.drained = False
 
     def _lost_at(self, seat: Seat) -> float:
         assert seat.suspected is not None

@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from byteps_like.control.bounds import MOST_NAMES, MOST_PARTS, room
 from byteps_like.control.placing.placement import Placer
@@ -79,8 +80,8 @@ class Declarations:
         """`view` is in force from now on; who is not in it uses nothing any more. Where servers have changed, `replan`
         comes next."""
         self._end_view(view)
-        if self._left:
-            self._before, self._left = self._left, {}
+        self._before = dict(islice(reversed((self._before | self._left).items()), MOST_NAMES))
+        self._left = {}
         self._view = view
 
     def _end_view(self, view: View) -> None:
@@ -89,6 +90,7 @@ class Declarations:
         for entry in list(self._entries.values()):
             entry.members = [member for member in entry.members if member not in left]
             entry.retired -= left
+            self._remember(entry)
             self._let_go_if_unused(entry)
 
     def leave_out(self, gone: Set[int]) -> None:
@@ -100,6 +102,7 @@ class Declarations:
         for entry in list(self._entries.values()):
             if any(member not in gone for member in entry.members):
                 entry.members = [member for member in entry.members if member not in gone]
+                self._remember(entry)
                 self._let_go_if_unused(entry)
 
     def _end_uses(self, gone: Set[int]) -> None:
@@ -171,8 +174,8 @@ class Declarations:
 
     @property
     def keeps_values(self) -> bool:
-        """Whether servers do, not only sums."""
-        return any(count for on_loss, count in self._kept.items() if on_loss)
+        """Whether servers do, not only sums: also what was kept in the view before, and what the next one may keep."""
+        return bool(self._left or self._before) or any(count for on_loss, count in self._kept.items() if on_loss)
 
     def _count_kept(self, spec: TensorSpec, by: int) -> None:
         self._kept[spec.on_loss] += by
@@ -190,12 +193,16 @@ class Declarations:
             self.users.add(member)
             self._let_go_if_unused(entry)
 
+    def _remember(self, entry: _Entry) -> None:
+        """What servers keep may go on in the next view."""
+        spec = entry.declared.spec
+        if spec.on_loss and self._view.finishes_sums and entry.retired.issuperset(entry.members):
+            self._left[spec.name] = Former.of(entry.newest, self._placer.servers)
+
     def _let_go_if_unused(self, entry: _Entry) -> None:
         if not entry.retired.issuperset(entry.members):
             return
         del self._entries[entry.declared.spec.name]
-        if entry.declared.spec.on_loss:
-            self._left[entry.declared.spec.name] = Former.of(entry.newest, self._placer.servers)
         self.touched.add(entry.declared.tensor_id)
         self._count_kept(entry.declared.spec, -1)
         self._parts -= len(entry.newest.partitions)

@@ -8,7 +8,7 @@ from itertools import accumulate
 from math import inf, lcm, log2
 from typing import TYPE_CHECKING, NamedTuple
 
-from byteps_like.control.placing.staying import Former, PlacedRange, dealt, stay
+from byteps_like.control.placing.staying import Former, PlacedRange, dealt, settled, stay
 from byteps_like.control.types import View
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.worker.api import Declared, Partition, TensorSpec
@@ -70,6 +70,10 @@ def slowest_card(view: View) -> float:
     """The rate of the slowest card that the members' traffic crosses, in Gb/s: infinite on one host or if unknown."""
     rates = {one.host_id: one.gbps for one in (*view.workers, *view.servers)}
     return inf if len(rates) == 1 else min((rate for rate in rates.values() if rate > 0), default=inf)
+
+
+_MOST_PIECES = 2
+"""Times as many as there need be, of what has stayed where it was over several worlds."""
 
 
 @dataclass
@@ -135,29 +139,38 @@ class Placer:
         turns = in_turn([_cut(nbytes, size.largest, size.grain) for nbytes in each], size.grain)
         ends = accumulate(nbytes for _, nbytes in turns)
         pieces = [PlacedRange(end - nbytes, nbytes, place) for (place, nbytes), end in zip(turns, ends, strict=True)]
-        for one in pieces:
-            self._slots[one.place].load += one.nbytes
+        self._take_all(pieces)
         return self._declared(tensor_id, spec, pieces)
 
     def place_again(self, tensor_id: int, spec: TensorSpec, before: Former) -> Declared:
         """The same of a tensor whose values servers have from the world before: they keep what they have, but for what
-        is beyond their parts by more than a smallest piece."""
+        is beyond their parts by more than about a smallest piece. After many worlds all is cut anew, where that leaves
+        half of the partitions."""
         size = self._sizes(spec)
+        unit = -(-size.least // size.grain) * size.grain
         total = spec.nbytes + sum(slot.load for slot in self._slots)
         room = [slot.weight * total - slot.load for slot in self._slots]
         names = {(self.servers[slot.server], slot.shard): place for place, slot in enumerate(self._slots)}
-        stays, moves = stay(before.held(names), room, -(-size.least // size.grain) * size.grain)
-        for one in stays:
-            self._slots[one.place].load += one.nbytes
+        stays, moves = stay(before.held(names), room, unit)
+        loads = [slot.load for slot in self._slots]
+        self._take_all(stays)
         shares = self._share_out(sum(one.nbytes for one in moves), size.least, size.grain) if moves else []
-        for place, share in enumerate(shares):
-            self._slots[place].load += share
-        again = [
+        again = settled([*stays, *dealt(moves, shares, unit)])
+        for slot, load in zip(self._slots, loads, strict=True):
+            slot.load = load
+        pieces = [
             PlacedRange(one.offset + at, min(size.largest, one.nbytes - at), one.place)
-            for one in (*stays, *dealt(moves, shares, size.largest))
+            for one in again
             for at in range(0, one.nbytes, size.largest)
         ]
-        return self._declared(tensor_id, spec, sorted(again))
+        if len(pieces) > _MOST_PIECES * (-(-spec.nbytes // size.largest) + len(self._slots)):
+            return self.place(tensor_id, spec)
+        self._take_all(pieces)
+        return self._declared(tensor_id, spec, pieces)
+
+    def _take_all(self, pieces: Sequence[PlacedRange]) -> None:
+        for one in pieces:
+            self._slots[one.place].load += one.nbytes
 
     def _sizes(self, spec: TensorSpec) -> _Sizes:
         if not self._slots:

@@ -46,13 +46,13 @@ class Former:
 def stay(
     held: Sequence[tuple[int, int, int | None]], room: list[float], unit: int
 ) -> tuple[list[PlacedRange], list[PlacedRange]]:
-    """What stays of pieces that were `held`, and what has to move, which has the slot -1. Slot i has room for `room[i]`
-    more bytes, which becomes what is left of it, and at most a `unit` beyond; nothing is cut finer than that."""
+    """What stays of ranges that were `held`, and what has to move, which has the slot -1. Slot i has room for `room[i]`
+    more bytes, less by what a range takes; about a `unit` is no matter, and nothing is cut finer than one."""
     stays, moves = [], []
-    for offset, nbytes, place in held:
+    for offset, nbytes, place in _joined(held):
         left = 0
         if place is not None and room[place] > 0:
-            left = min(nbytes, -(-int(room[place]) // unit) * unit)
+            left = min(nbytes, max(1, round(room[place] / unit)) * unit)
             left = nbytes if nbytes - left < unit else left
             room[place] -= left
             stays.append(PlacedRange(offset, left, place))
@@ -61,16 +61,35 @@ def stay(
     return [one for one in stays if one.nbytes], moves
 
 
-def dealt(moves: Sequence[PlacedRange], shares: Sequence[int], largest: int) -> Iterator[PlacedRange]:
-    """What has to move, to slots that get so many bytes each, in pieces of at most `largest`."""
-    wanted = [[place, share] for place, share in enumerate(shares) if share]
+def _joined(held: Sequence[tuple[int, int, int | None]]) -> list[tuple[int, int, int | None]]:
+    """Neighbours of one slot as one range."""
+    joined: list[tuple[int, int, int | None]] = []
+    for offset, nbytes, place in held:
+        if joined and joined[-1][2] == place:
+            begin, before, _ = joined.pop()
+            joined.append((begin, before + nbytes, place))
+        else:
+            joined.append((offset, nbytes, place))
+    return joined
+
+
+def dealt(moves: Sequence[PlacedRange], shares: Sequence[int], unit: int) -> Iterator[PlacedRange]:
+    """What has to move, to slots that get about so many bytes each. Nothing is cut finer than a `unit`."""
+    wanted = [(place, share) for place, share in enumerate(shares) if share]
+    place, turn, owed = -1, 0, 0
     for offset, nbytes, _ in moves:
         done = 0
         while done < nbytes:
-            place, share = wanted[0]
-            take = min(nbytes - done, share, largest)
-            yield PlacedRange(offset + done, take, place)
+            if owed < unit and turn < len(wanted):
+                place, owed, turn = wanted[turn][0], owed + wanted[turn][1], turn + 1
+            rest = nbytes - done
+            take = rest if turn == len(wanted) or rest - max(owed, 0) < unit else max(owed, 0) // unit * unit
+            if take:
+                yield PlacedRange(offset + done, take, place)
             done += take
-            wanted[0][1] -= take
-            if not wanted[0][1]:
-                del wanted[0]
+            owed -= take
+
+
+def settled(ranges: Sequence[PlacedRange]) -> list[PlacedRange]:
+    """In order, neighbours of one slot as one."""
+    return [PlacedRange(*one) for one in _joined(sorted(ranges))]  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ the one, and in the other each shard takes what belongs to it by then, from itse
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from byteps_like.wire.saving import (
     KeyHead,
     decode_set_aside,
     decode_take_rows,
+    encode_clear,
+    encode_let_go,
     encode_set_aside,
     encode_take,
     encode_take_rows,
@@ -64,8 +67,35 @@ def _holder(aside: Aside, shards: Sequence[ShardName]) -> int | None:
     return next((shards.index(one) for one in (aside.shard, aside.copy) if one in shards), None)
 
 
+def let_go(store: SavedStore, left: Sequence[SavedContent]) -> None:
+    """All has been taken over: no server needs what it has set aside. One rank calls it."""
+    lasting = store.keeper.lasting
+    epochs = {one.aside.epoch for one in left if one.aside is not None}
+    if lasting is not None and store.keys:
+        asked = [encode_let_go(shard, epoch) for epoch in epochs for shard in range(len(lasting.shards))]
+        store.ask([store.keys[0].asks(one) for one in asked])
+
+
 def take_aside(store: SavedStore, keys: Sequence[SavedKey], manifest: Manifest, left: Sequence[SavedContent]) -> None:
     """Has `keys` take what belongs to them. Raises PeerLostError where somebody who has it is gone by now."""
+    try:
+        _take(store, keys, manifest, left)
+    except PeerLostError:
+        others = [_at_copy(one) for one in left]
+        if others == list(left):
+            raise
+        store.ask([one.asks(encode_clear(one.key)) for one in keys])
+        _take(store, keys, manifest, others)
+
+
+def _at_copy(one: SavedContent) -> SavedContent:
+    """The same, first looked for where it has a copy."""
+    if one.aside is None or one.aside.copy is None:
+        return one
+    return replace(one, aside=replace(one.aside, shard=one.aside.copy, copy=one.aside.shard))
+
+
+def _take(store: SavedStore, keys: Sequence[SavedKey], manifest: Manifest, left: Sequence[SavedContent]) -> None:
     lasting = store.keeper.lasting
     here = () if lasting is None else lasting.shards
     dense = [one for one in keys if not store.tensors[one.tensor].saved.is_table]

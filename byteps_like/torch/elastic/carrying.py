@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from byteps_like.errors import InvalidArgumentError, PeerLostError
 from byteps_like.store.saving.carrying import CarriedShare, joined
 from byteps_like.store.saving.checkpoint import Taken
 from byteps_like.torch.elastic.agreement import exchange
 from byteps_like.torch.elastic.cuts.content import GoesOn, KeptOnServers
+from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.ops.objects import allgather_object
 
 _ATTEMPTS = 3
-"""To take shares, where ranks die meanwhile."""
+"""To take shares, where ranks die meanwhile, and to take them over."""
 
 
 @dataclass
@@ -30,6 +31,11 @@ class Carried:
     """Until they are taken over."""
     lost: str = ""
     """Why there can be none, where servers kept something."""
+    missed: str = ""
+    """The same, unless another rank has some: this one had nothing of the world before."""
+    tries: int = 0
+    """Worlds that have ended before all was taken over."""
+    _is_over: bool = False
 
     @classmethod
     def from_world(cls, kept: Mapping[str, KeptOnServers], leaves: bool) -> Carried:
@@ -41,23 +47,33 @@ class Carried:
         return cls({name: _taken(name, value, leaving) for name, value in kept.items()})
 
     def again(self, kept: Mapping[str, KeptOnServers], cause: Exception) -> Carried:
-        """After a world that has ended by a failure: this, if all of it has yet to be taken over."""
-        return self if self.shares else lost_with_world(kept, cause)
+        """For the next world, after one that has ended by a failure: this, where it is yet to be taken over."""
+        lost = lost_with_world(kept, cause)
+        if self._is_over or self.lost or self.tries + 1 >= _ATTEMPTS:
+            return lost
+        return replace(self, tries=self.tries + 1, missed="" if self.shares else lost.lost)
 
     def into_world(self, kept: Mapping[str, KeptOnServers]) -> None:
         """All ranks call it, those that have nothing, too. Raises ValuesLostError where something is missing, on all
         ranks; nothing is changed of that then."""
         if not kept:
             return
-        own = {name: CarriedShare.of(taken) for name, taken in self.shares.items()}
-        every = allgather_object(own)
-        for name, value in kept.items():
-            brought = [one[name] for one in every if name in one]
+        every = allgather_object({name: CarriedShare.of(taken) for name, taken in self.shares.items()})
+        shares = {name: [one[name] for one in every if name in one] for name in kept}
+        for name, brought in shares.items():
             if brought:
                 taken = self.shares.get(name)
                 contents = brought[0].aside or (() if taken is None else taken.contents)
-                _going_on(name, value).take_over(joined(brought), contents)
-        self.shares = {}
+                _going_on(name, kept[name]).take_over(joined(brought), contents)
+        self.end()
+        name, brought = next(((name, some) for name, some in shares.items() if some and some[0].aside), ("", []))
+        if brought and _runtime.rank() == 0:
+            with suppress(PeerLostError):  # then it stays there until the world after
+                _going_on(name, kept[name]).let_go(brought[0].aside)  # that is all that servers have
+
+    def end(self) -> None:
+        """All of it is taken over, or nobody wants it any more."""
+        self.shares, self.lost, self.missed, self._is_over = {}, "", "", True
 
 
 def lost_with_world(kept: Mapping[str, KeptOnServers], cause: Exception) -> Carried:

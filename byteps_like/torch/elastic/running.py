@@ -122,9 +122,10 @@ def _run(
     while True:
         before = duties_of(state).count
         try:
-            if not skips_sync:
-                _begin(state, is_new, directory, carried)
-            _take_over(state, directory, carried)
+            if not skips_sync and _begin(state, is_new, directory, carried):
+                carried.end()
+            else:
+                _take_over(state, directory, carried)
             is_new = False
             result = train(state, *arguments, **named)
             state.finish_cut()
@@ -135,20 +136,24 @@ def _run(
             is_over = is_over or isinstance(cause, ValuesLostError)
             if is_over or isinstance(cause, _TO_STAY) or (is_new and isinstance(cause, _OF_FILES)):
                 raise
-            skips_sync = isinstance(cause, HostsUpdatedInterrupt) and cause.skip_sync
+            # What servers kept may turn out to be lost as ranks leave, and all have to know.
+            skips_sync = isinstance(cause, HostsUpdatedInterrupt) and cause.skip_sync and not state.kept_on_servers()
             carried = _go_on(state, cause, carried)
 
 
-def _begin(state: State, is_new: bool, directory: Path | None, carried: Carried) -> None:
-    """All ranks have the same state then: of the newest cut if rank 0 begins, or a rank has lost what servers kept."""
-    every = allgather_object((is_new, carried.lost))
-    lost = next((lost for _, lost in every if lost), "")
+def _begin(state: State, is_new: bool, directory: Path | None, carried: Carried) -> bool:
+    """All ranks have the same state then: of the newest cut if rank 0 begins, or a rank has lost what servers kept.
+    Whether it is that of a cut."""
+    every = allgather_object((is_new, carried.lost, carried.missed, bool(carried.shares)))
+    nobody_has = not any(has for *_, has in every)
+    lost = next((lost or missed for _, lost, missed, _ in every if lost or (missed and nobody_has)), "")
     from_cut = every[0][0] or bool(lost)
     if directory is not None and from_cut and load(directory, state) is not None:
-        return
+        return True
     if lost:
         raise ValuesLostError(lost + _NO_CUT)
     state.sync()
+    return False
 
 
 def _take_over(state: State, directory: Path | None, carried: Carried) -> None:
@@ -158,6 +163,7 @@ def _take_over(state: State, directory: Path | None, carried: Carried) -> None:
     except ValuesLostError as error:
         if directory is None or load(directory, state) is None:
             raise ValuesLostError(f"{error}{_NO_CUT}") from None
+        carried.end()
         logger.warning("rank %d: %s; all go on from a cut", _runtime.rank(), error)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import cloudpickle
 import torch
 
+from byteps_like.errors import PeerLostError
 from byteps_like.torch.calls.handles import synchronize, table
 from byteps_like.torch.calls.reductions import Reduction, Sum
 from byteps_like.torch.job import runtime as _runtime
@@ -64,6 +65,7 @@ def broadcast_bytes(
     place = scope.root(root_rank)
     is_root = scope.rank == place
     lengths, call = _agreed(scope, len(data) if is_root else None, f"{what} from rank {root_rank}")
+    _check_alive(scope, {place: lengths[place]}, "broadcast_object")
     seal = _seal(runtime, scope, "broadcast_object", call)
     sealed = _as_tensor(seal.close(place, data) if is_root else b"")
     (received,) = _exchange(runtime, scope, sealed, {place: lengths[place]})
@@ -76,6 +78,7 @@ def allgather_bytes(data: bytes, *, process_set: object = None, what: str = "all
     runtime = _runtime.current()
     scope = runtime.scope(process_set)
     lengths, call = _agreed(scope, len(data), what)
+    _check_alive(scope, dict(enumerate(lengths)), "allgather_object")
     seal = _seal(runtime, scope, "allgather_object", call)
     sealed = _as_tensor(seal.close(scope.rank, data))
     received = _exchange(runtime, scope, sealed, dict(enumerate(lengths)))
@@ -103,6 +106,14 @@ def _agreed(scope: Scope, nbytes: int | None, purpose: str) -> tuple[Sequence[in
     claim = table.get(handle).claim
     assert claim is not None
     return [int(item) for item in synchronize(handle)], claim.use
+
+
+def _check_alive(scope: Scope, lengths: dict[int, int], operation: str) -> None:
+    """Whoever sends has said how much: servers finish that without a rank that has died, and all find it missing."""
+    gone = [scope.ranks[place] for place, length in lengths.items() if length == 0]
+    if gone:
+        text = f"rank {', '.join(map(str, gone))} has died: nothing came of what it was to send"
+        raise PeerLostError(text, peer=f"worker {gone[0]}", operation=operation)
 
 
 def _exchange(runtime: Runtime, scope: Scope, own: torch.Tensor, lengths: dict[int, int]) -> list[torch.Tensor]:

@@ -1,6 +1,7 @@
 #include "csrc/engine/keeping/kept_key.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <span>
 #include <string>
@@ -12,7 +13,8 @@ namespace {
 constexpr uint32_t kNoVersion = 0xFFFFFFFF;
 
 bool IsZeros(std::span<const std::byte> value) {
-  return std::ranges::all_of(value, [](std::byte one) { return one == std::byte{0}; });
+  return value.empty() ||
+         (value.front() == std::byte{0} && std::memcmp(value.data(), value.data() + 1, value.size() - 1) == 0);
 }
 
 }  // namespace

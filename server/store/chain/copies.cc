@@ -117,11 +117,11 @@ void Copies::Forget(uint64_t key) {
 }
 
 std::optional<uint32_t> Copies::SetAside(uint64_t key) {
-  if (!HasCopy(key)) return std::nullopt;
-  Successor& successor = successors_.at(key);
-  successor.SetAside();
-  Queue(key, successor);
-  return successor.shard();
+  const auto found = successors_.find(key);
+  if (found == successors_.end() || !found->second.shard()) return std::nullopt;
+  found->second.SetAside();
+  Queue(key, found->second);
+  return HasCopy(key) ? found->second.shard() : std::nullopt;
 }
 
 void Copies::Discard(uint64_t key, Successor& successor) {

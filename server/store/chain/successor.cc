@@ -18,6 +18,11 @@ void Successor::Begin(uint32_t shard, CopyRecord whole) {
   whole_at_ = next_ - 1;
 }
 
+void Successor::SetAside() {
+  if (std::exchange(set_aside_, true)) return;
+  if (whole_) AddFrame(kCopyStays, 0, {});
+}
+
 void Successor::Discard() {
   Renew();
   AddFrame(kCopyEnds, 0, {});
@@ -33,7 +38,10 @@ void Successor::Renew() {
   for (Waiting& one : waiting_) one.number = begun_at_;
 }
 
-void Successor::Update(CopyRecord update) { Add(kCopyGoesOn, std::move(update)); }
+void Successor::Update(CopyRecord update) {
+  set_aside_ = false;
+  Add(kCopyGoesOn, std::move(update));
+}
 
 void Successor::End() {
   Renew();
@@ -96,6 +104,7 @@ bool Successor::Confirm(uint32_t number) {
     whole_ = true;
     held_at_ = next_;
     AddFrame(kCopyHolds, 0, {});
+    if (set_aside_) AddFrame(kCopyStays, 0, {});
   }
   SayUpTo(number);
   return true;

@@ -24,9 +24,9 @@ class Successor {
 
   void Begin(uint32_t shard, CopyRecord whole);  // at another shard, or the same anew
   void Update(CopyRecord update);
-  void SetAside() { AddFrame(kCopyStays, 0, {}); }  // nothing goes on before the next world
-  void Discard();                                   // the copy is to be no more, which somebody waits for
-  void End();                                       // there is nobody to have one any more
+  void SetAside();  // nothing goes on before the next world; also for a copy that is yet to count
+  void Discard();   // the copy is to be no more, which somebody waits for
+  void End();       // there is nobody to have one any more
   // Says it once all that was sent so far is in the copy; at once, if there is nothing to wait for. `rank`: who waits.
   void After(uint32_t rank, double now, std::function<void()> say);
 
@@ -71,6 +71,7 @@ class Successor {
   uint32_t begun_at_ = 0, held_at_ = 0;
   std::optional<uint32_t> whole_at_;
   bool begun_ = false, whole_ = false, held_ = false;
+  bool set_aside_ = false;
   std::deque<Frame> frames_;     // not confirmed
   size_t sent_ = 0;              // of these, on the link there is
   std::deque<Waiting> waiting_;  // in the order in which they are said

@@ -5,12 +5,17 @@
 
 namespace byteps_like {
 
-Result<std::string> SetAside::Answer(std::span<const std::byte> asked) const {
+Result<std::string> SetAside::Answer(std::span<const std::byte> asked) {
   Fields fields(asked);
   uint32_t epoch = 0;
   uint64_t number = 0;
   int64_t version = 0;
-  if (!fields.Take(&epoch) || !fields.Take(&number) || !fields.Take(&version)) return Misfits();
+  if (!fields.Take(&epoch) || !fields.Take(&number)) return Misfits();
+  if (number == kAllKeys) {
+    if (epoch == epoch_) keys_.clear();
+    return std::string();
+  }
+  if (!fields.Take(&version)) return Misfits();
   const auto found = keys_.find(number);
   const bool is_here = epoch == epoch_ && found != keys_.end() && found->second->ledger().version() == version;
   if (!is_here)

@@ -1,5 +1,5 @@
-// What store keys of a world that has ended kept, for the next one: ranks have had it set aside before they left, and
-// take from it what they want before anybody contributes there. Of one shard, on its thread.
+// What store keys of a world that has ended kept, for the next one: ranks have had it set aside before they left, take
+// from it what they want, and let go of it. Of one shard, on its thread.
 #pragma once
 
 #include <cstddef>
@@ -24,11 +24,11 @@ class SetAside {
     epoch_ = epoch;
     keys_ = std::move(keys);
   }
-  void Clear() { keys_.clear(); }
+  size_t size() const { return keys_.size(); }
 
   // `asked`: u32 epoch, u64 key, i64 version, then what of it: see ReadBytes, or ReadRows. kPeerLost: it isn't here, or
-  // not in that version; kInvalid.
-  Result<std::string> Answer(std::span<const std::byte> asked) const;
+  // not in that version; kInvalid. Or the epoch and kAllKeys: these are not wanted any more.
+  Result<std::string> Answer(std::span<const std::byte> asked);
 
  private:
   uint32_t epoch_ = 0;

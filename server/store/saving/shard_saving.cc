@@ -31,9 +31,9 @@ void ShardSaving::OnFrame(uint32_t rank, const Header& header, std::span<const s
   if (taking_.contains(rank) || !requests_.Takes(rank, header)) return;
   if (header.type == FrameType::kCut) return OnCut(rank, header, payload);
   const uint8_t what = payload.empty() ? 0 : static_cast<uint8_t>(payload.front());
-  const bool takes =
-      what == static_cast<uint8_t>(StateRequest::kTake) || what == static_cast<uint8_t>(StateRequest::kTakeRows);
-  if (takes) return Take(rank, header, payload);
+  if (what == static_cast<uint8_t>(StateRequest::kTake) || what == static_cast<uint8_t>(StateRequest::kTakeRows))
+    return Take(rank, header, payload);
+  if (what == static_cast<uint8_t>(StateRequest::kLetGo)) return LetGo(rank, header, payload);
   Answer(rank, header, Answered(rank, payload));
 }
 
@@ -130,6 +130,10 @@ std::vector<StoreWait> ShardSaving::Waits(double contributed) const {
                        KeyText(first) + ": rank " + std::to_string(rank) +
                            " waits until all ranks save or restore it; ranks that do not: " + missing});
   }
+  for (const auto& [rank, taking] : taking_)
+    found.push_back({rank, taking.since,
+                     "rank " + std::to_string(rank) + " waits for what shard " + std::to_string(taking.shard) +
+                         " of all servers has set aside of the world before"});
   return found;
 }
 
@@ -220,12 +224,28 @@ void ShardSaving::Take(uint32_t rank, const Header& header, std::span<const std:
   const bool is_whole =
       fields.Take(&number) && (of_rows || (fields.Take(&part) && fields.Take(&target))) && fields.Take(&shard);
   if (!is_whole) return Answer(rank, header, Misfits());
-  taking_.insert(rank);
-  const std::string asked(reinterpret_cast<const char*>(fields.rest().data()), fields.rest().size());
-  keys_.AskAside(shard, asked, [=, this](Result<std::string> taken) {
+  Ask(rank, header, shard, {reinterpret_cast<const char*>(fields.rest().data()), fields.rest().size()},
+      [=, this](std::string_view taken) {
+        return of_rows ? LandRows(number, taken) : LandBytes(number, part, target, taken);
+      });
+}
+
+void ShardSaving::LetGo(uint32_t rank, const Header& header, std::span<const std::byte> payload) {
+  Fields fields(payload.subspan(1));
+  uint32_t shard = 0, epoch = 0;
+  if (!fields.Take(&shard) || !fields.Take(&epoch) || !fields.rest().empty()) return Answer(rank, header, Misfits());
+  std::string asked;
+  Append(asked, epoch);
+  Append(asked, kAllKeys);
+  Ask(rank, header, shard, std::move(asked), [](std::string_view) { return std::string(); });
+}
+
+// Another shard, or this one, before the rank is answered, with what is made of what that has said.
+void ShardSaving::Ask(uint32_t rank, const Header& header, uint32_t shard, std::string asked, Landing land) {
+  taking_[rank] = {shard, keys_.RequestTime()};
+  keys_.AskAside(shard, std::move(asked), [=, this, land = std::move(land)](Result<std::string> taken) {
     taking_.erase(rank);
-    if (!taken.ok()) return Answer(rank, header, taken.status());
-    Answer(rank, header, of_rows ? LandRows(number, *taken) : LandBytes(number, part, target, *taken));
+    Answer(rank, header, taken.ok() ? land(*taken) : taken.status());
   });
 }
 

@@ -5,10 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -56,9 +56,10 @@ class ShardSaving {
   void OnLeft(uint32_t rank);
   void OnFreed(uint64_t key) { restored_.erase(key); }
 
-  bool waits() const { return !cuts_.empty(); }
+  bool waits() const { return !cuts_.empty() || !taking_.empty(); }
   size_t restoring() const { return restored_.size(); }  // keys for which something was brought, but not yet committed
-  // Ranks that have come to a cut, and wait for others: not while these still train, until `contributed`.
+  // Ranks that have come to a cut, and wait for others: not while these still train, until `contributed`. And those
+  // that wait for another shard.
   std::vector<StoreWait> Waits(double contributed) const;
 
  private:
@@ -70,6 +71,10 @@ class ShardSaving {
   struct Cut {
     std::vector<uint64_t> keys;
     std::map<uint32_t, Comer> comers;  // by rank
+  };
+  struct Taking {
+    uint32_t shard = 0;
+    double since = 0;
   };
   // What is to be the content of a key.
   struct Restored {
@@ -88,6 +93,9 @@ class ShardSaving {
   Result<std::string> PutAside(std::span<const std::byte> keys);
   void Answer(uint32_t rank, const Header& header, Result<std::string> answer);
   void Take(uint32_t rank, const Header& header, std::span<const std::byte> payload);
+  void LetGo(uint32_t rank, const Header& header, std::span<const std::byte> payload);
+  using Landing = std::function<Result<std::string>(std::string_view)>;
+  void Ask(uint32_t rank, const Header& header, uint32_t shard, std::string asked, Landing land);
   Result<std::string> LandBytes(uint64_t number, uint8_t part, uint64_t target, std::string_view taken);
   Result<std::string> LandRows(uint64_t number, std::string_view taken);
   Status Write(const StoreKey& key, uint64_t number, std::span<const std::byte> brought);
@@ -99,7 +107,7 @@ class ShardSaving {
   NumberedRequests requests_;
   std::map<uint64_t, Cut> cuts_;           // by their first keys
   std::map<uint64_t, Restored> restored_;  // by key
-  std::set<uint32_t> taking_;              // ranks for which something is on its way here from another shard
+  std::map<uint32_t, Taking> taking_;      // by the ranks for which something is on its way here from another shard
 };
 
 }  // namespace byteps_like

@@ -37,6 +37,7 @@ void ShardStore::CopyWhole(Entry& entry) {
     return SnapshotOf(*entry.key, std::move(about), memory_);
   });
   entry.key->Record(copies_.Has(entry.number) ? &made_ : nullptr);
+  if (entry.set_aside) copies_.SetAside(entry.number);
 }
 
 // Of the call under way.
@@ -67,7 +68,7 @@ void ShardStore::FailCopy(uint64_t key, const Status& why) {
 
 size_t ShardStore::HandOver(uint64_t most) {
   hands_over_ = true;
-  size_t lacking = copies_.loose() + saving_.restoring();
+  size_t lacking = copies_.loose() + saving_.restoring() + aside_.size();
   uint64_t under_way = 0;
   std::vector<Entry*> others;
   for (auto& [number, entry] : keys_) {
@@ -97,6 +98,13 @@ void ShardStore::OnServerGone(uint32_t server) {
   asks_.Lose(server);
   for (const uint64_t key : copies_.Lose(server))
     if (const auto found = keys_.find(key); found != keys_.end()) CopyWhole(*found->second);
+}
+
+// False: the job has failed.
+bool ShardStore::LoseThoseWhoLeft(Entry& entry) {
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
+    if (ranks_[rank].left && !Done(entry, entry.key->Lose(rank, host_.Now(), &answers_), rank)) return false;
+  return true;
 }
 
 // Takes it over, if workers come with a key whose server is gone. False: the job has failed.
@@ -129,13 +137,12 @@ bool ShardStore::TakeOver(uint32_t rank, const Header& header) {
   entry->home = terms.home;
   entry->key = (*copy)->TakeKey();
   entry->taken_over = true;
+  entry->set_aside = (*copy)->is_set_aside();
   Entry* const added = entry->spec == nullptr ? nullptr : Add(std::move(entry));
   if (added == nullptr) return false;
   for (uint32_t one = 0; one < ranks_.size(); ++one) added->forgotten[one] = (*copy)->begun_as().sources[one].forgotten;
   CopyWhole(*added);
-  for (uint32_t one = 0; one < ranks_.size(); ++one)
-    if (ranks_[one].left && !Done(*added, added->key->Lose(one, host_.Now(), &answers_))) return false;
-  return true;
+  return added->set_aside || LoseThoseWhoLeft(*added);
 }
 
 }  // namespace byteps_like

@@ -130,8 +130,7 @@ void ShardStore::Contribute(Entry& entry, uint32_t rank, Arrival arrival) {
     return Refuse(rank, entry.number, "it has heard of contributions that it has not made");
   if (unheard > kMostUnheard) return Refuse(rank, entry.number, "it doesn't confirm what it hears");
   entry.key->Heard(rank, clock - unheard);
-  entry.set_aside = false;
-  aside_.Clear();
+  if (std::exchange(entry.set_aside, false) && !LoseThoseWhoLeft(entry)) return;
   if (!arrival.silent)
     entry.readers.push_back({.rank = rank,
                              .type = FrameType::kResult,

@@ -207,7 +207,7 @@ std::vector<uint32_t> ShardStore::MissingFor(const Entry& entry) const {
 
 // `by`: who has asked for it last, or has left. False: the job has failed.
 bool ShardStore::ChangeIfAgreed(Entry& entry, uint32_t by) {
-  if (entry.proposed == nullptr || !MissingFor(entry).empty()) return true;
+  if (entry.proposed == nullptr || entry.set_aside || !MissingFor(entry).empty()) return true;
   entry.former = std::exchange(entry.spec, std::exchange(entry.proposed, nullptr));
   for (const Opener& one : entry.proposers)
     if (entry.key->ledger().source(one.rank).resting) entry.key->Wake(one.rank);
@@ -245,8 +245,7 @@ bool ShardStore::Begin(Entry& entry, Result<std::unique_ptr<StoreKey>> key) {
   if (!Done(entry, key.status())) return false;
   entry.key = std::move(*key);
   CopyWhole(entry);
-  for (uint32_t rank = 0; rank < ranks_.size(); ++rank)
-    if (ranks_[rank].left && !Done(entry, entry.key->Lose(rank, host_.Now(), &answers_))) return false;
+  if (!LoseThoseWhoLeft(entry)) return false;
   for (const Opener& opener : std::exchange(entry.openers, {})) {
     HasWaited(entry, opener.rank, Awaited::kValue, opener.since, entry.begun_by);
     Open(entry, opener.rank);

@@ -40,7 +40,8 @@ bool ShardStore::HasLeft(uint32_t rank) const { return ranks_[rank].left; }
 
 void ShardStore::RestAt(uint64_t key, uint32_t rank) {
   Entry& entry = *keys_.at(key);
-  if (entry.key->ledger().source(rank).live) Done(entry, entry.key->Rest(rank, host_.Now(), &answers_), rank);
+  if (entry.key->ledger().source(rank).live && !entry.set_aside)
+    Done(entry, entry.key->Rest(rank, host_.Now(), &answers_), rank);
 }
 
 void ShardStore::WakeAt(uint64_t key, uint32_t rank) {

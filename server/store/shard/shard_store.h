@@ -89,15 +89,15 @@ class ShardStore : private CalledKeys, private SavedKeys, private CopyHost {
   void OnServerGone(uint32_t server);
   // This server is to leave: from here on another one is to have a copy of each key, too, whatever its spec says.
   // Begins some of those that there aren't, so that `most` bytes are on their way at once, more each time that it is
-  // called. How many keys with a value, copies that workers will come for, and restorations under way nobody else has
-  // yet.
+  // called. How many keys with a value, copies that workers will come for, restorations under way, and keys that were
+  // set aside in the world before nobody else has yet.
   size_t HandOver(uint64_t most);
   Copies& copies() { return copies_; }  // for the links of the chains,
   ShardAsks& asks() { return asks_; }   // as these
   // The next frame for that shard of another server, and what keeps its payload; false: there is none.
   bool NextForShard(uint32_t shard, Outgoing& next, std::shared_ptr<const void>& keep);
   // What another shard has asked this one for.
-  Result<std::string> AnswerShard(std::span<const std::byte> asked) const { return aside_.Answer(asked); }
+  Result<std::string> AnswerShard(std::span<const std::byte> asked) { return aside_.Answer(asked); }
   void PassTime();
 
   // A rank that waits for others: for a first value, for one that it may not read yet, for what its contribution will
@@ -159,6 +159,7 @@ class ShardStore : private CalledKeys, private SavedKeys, private CopyHost {
   void KeepForNext();
   bool IsWhereItIs(uint32_t rank, const Header& header);
   bool TakeOver(uint32_t rank, const Header& header);
+  bool LoseThoseWhoLeft(Entry& entry);
   uint32_t ReplicasOf(const Entry& entry) const;
   static uint64_t BytesOf(const Entry& entry);
   void CopyWhole(Entry& entry);

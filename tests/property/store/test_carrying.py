@@ -68,6 +68,10 @@ class Held(Saved):
         raise NotImplementedError
 
     @override
+    def let_go(self, contents: Sequence[SavedContent]) -> None:
+        raise NotImplementedError
+
+    @override
     def commit(self, manifest: Manifest) -> None:
         raise NotImplementedError
 

@@ -3,8 +3,9 @@
 Prints JSON. `GOAL` are the sizes of the worlds to come, after the last of which it makes five more steps; `VICTIM` is a
 size: the process kills itself in the third step of a world of so many, or later, once there is a cut if there are to
 be some; `BETWEEN`, likewise: rank 0 does so as it leaves such a world, or, with `KILL`, kills the process of that
-number instead. `CUTS`: a directory for one of each fourth commit, `ON_LOSS`: what the death of a rank means,
-`REPLICAS`: how many servers have each value, `ELEMENTS`: how many counts there are. All but the first may be left out.
+number instead; `INTO`, likewise: rank 0 does so before it has taken over what was kept. `CUTS`: a directory for
+one of each fourth commit, `ON_LOSS`: what the death of a rank means, `REPLICAS`: how many servers have each value,
+`ELEMENTS`: how many counts there are. All but the first may be left out.
 """
 
 import json
@@ -12,6 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +45,16 @@ def has_cut() -> bool:
     return "CUTS" not in os.environ or bps.elastic.latest(os.environ["CUTS"]) is not None
 
 
-running.rejoin = leave
+class Carried(running.Carried):
+    """Of which a rank may die before all is taken over."""
+
+    def into_world(self, kept: Any) -> None:
+        if os.environ.get("INTO") == str(bps.size()) and bps.rank() == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().into_world(kept)
+
+
+running.rejoin, running.Carried = leave, Carried
 bps.init()
 torch.manual_seed(0)
 model = torch.nn.Linear(300, 40)

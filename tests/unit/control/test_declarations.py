@@ -142,7 +142,8 @@ def test_what_is_let_go_of_has_no_say_in_losses() -> None:
 
 
 def test_what_servers_keep_stays_in_the_next_view() -> None:
-    views = [view_of(range(2), {9: 2}), view_of((3, 4), {9: 2, 10: 2}), view_of((5, 6), {10: 2})]
+    given = [view_of(range(2), {9: 2}), view_of((3, 4), {9: 2, 10: 2}), view_of((5, 6), {10: 2})]
+    views = [replace(view, settings={**view.settings, "elastic": "True"}) for view in given]
     table = Declarations(views[0], Placer.of(views[0], 1 << 20))
     spec = TensorSpec("w", DType.INT8, (8 << 20,), on_loss="finish")
     found = [table.declare(0, [spec])[0]]

@@ -279,7 +279,8 @@ TEST_CASE("shard saving: what makes no sense is answered so, and changes nothing
   const auto wrong = [&](const Text& text) { CHECK_FALSE(shard.Asked(text, Code::kInvalid).empty()); };
   wrong(Text());
   wrong(Text() << uint8_t{0} << kX);
-  wrong(Text() << uint8_t{12} << kX);
+  wrong(Text() << uint8_t{13} << kX);
+  wrong(Text() << static_cast<uint8_t>(StateRequest::kLetGo) << uint32_t{1});
   wrong(Request(StateRequest::kRead, 77));
   wrong(Request(StateRequest::kRead, kX) << uint8_t{0});
   wrong(Request(StateRequest::kRead, kX) << uint8_t{2} << uint64_t{0} << uint64_t{4});
@@ -296,7 +297,7 @@ TEST_CASE("shard saving: what makes no sense is answered so, and changes nothing
   wrong(Text() << static_cast<uint8_t>(StateRequest::kSetAside) << uint64_t{77});
   CHECK(shard.FindKey(kX)->ledger().version() == 0);
   shard.Send(0, FrameType::kState, shard.numbers + 1, "x");
-  CHECK(shard.refused.back() == "request 20 has come in place of request 19");
+  CHECK(shard.refused.back() == "request 21 has come in place of request 20");
   shard.Send(0, FrameType::kCut, shard.numbers, Cut({}, ""));
   shard.Send(0, FrameType::kCut, shard.numbers, Cut({77}, ""));
   shard.Send(0, FrameType::kCut, shard.numbers, Cut({kX}, std::string(kMaxWord + 1, 'a')));
@@ -382,6 +383,24 @@ TEST_CASE("shard saving: a shard takes what was set aside, and answers when it i
     CHECK(std::bit_cast<float>(At<uint32_t>(value, 8 + 4 * i)) == (i == 3 || i == 4 ? -3.0f : 0.0f));
 }
 
+TEST_CASE("shard saving: who waits for another shard is named, and answered when that has let go") {
+  Shard shard;
+  Text let_go;
+  let_go << static_cast<uint8_t>(StateRequest::kLetGo) << uint32_t{4} << uint32_t{7};
+  shard.Send(1, FrameType::kState, 0, let_go.text);
+  CHECK(shard.saving().waits());
+  const auto waits = shard.saving().Waits(0);
+  REQUIRE(waits.size() == 1);
+  CHECK(waits[0].rank == 1);
+  CHECK(waits[0].text == "rank 1 waits for what shard 4 of all servers has set aside of the world before");
+  REQUIRE(shard.asked.size() == 1);
+  CHECK(std::get<0>(shard.asked[0]) == 4);
+  CHECK(std::get<1>(shard.asked[0]) == (Text() << uint32_t{7} << kAllKeys).text);
+  std::get<2>(shard.asked[0])(std::string());
+  CHECK_FALSE(shard.saving().waits());
+  CHECK(shard.answers[1].back().first.aux == 0);
+}
+
 TEST_CASE("shard saving: what can't be taken is said") {
   std::atomic<uint64_t> held{0};
   ShardMemory memory("a shard", 0, held);
@@ -401,7 +420,11 @@ TEST_CASE("shard saving: what can't be taken is said") {
   CHECK(code(Name(70, 1) + Bytes(SavedPart::kState, 20, 8)) == Code::kInvalid);
   CHECK(code(Name(70, 1) + std::string(8, 0)) == Code::kInvalid);
   CHECK(code("short") == Code::kInvalid);
-  aside.Clear();
+  const auto let_go = [](uint32_t epoch) { return (Text() << epoch << kAllKeys).text; };
+  CHECK(code(let_go(6)) == Code::kOk);
+  CHECK(aside.size() == 1);
+  CHECK(code(let_go(7)) == Code::kOk);
+  CHECK(aside.size() == 0);
   CHECK(code(Name(70, 1) + bytes) == Code::kPeerLost);
 
   Shard shard;
