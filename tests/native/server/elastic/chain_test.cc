@@ -236,6 +236,11 @@ class Pair {
 
   StoreKey& key() { return *key_; }
   StoreKey& copy() { return copy_->key(); }
+  bool copy_is_set_aside() const { return copy_->is_set_aside(); }
+  void SetAside() {
+    successor_.SetAside();
+    Carry();
+  }
   bool of_rows() const { return key_->of_rows(); }
   ShardMemory& memory() { return memory_; }
 
@@ -285,6 +290,7 @@ class Pair {
     }
     CHECK(copy_->is_settled());
     CHECK(successor_.Confirm(copy_->last()));
+    if (successor_.has_next()) Carry();  // it counts, now that it is whole
   }
 
   const std::string text_;
@@ -487,6 +493,28 @@ TEST_CASE("chains: nobody relies on a copy that is being made") {
   CHECK(successor.Confirm(3));
   CHECK(said == 2);
   CHECK(!successor.is_held());
+}
+
+TEST_CASE("chains: a copy is set aside with its key, also one that is made later, until something changes") {
+  for (const bool rows : {false, true}) {
+    CAPTURE(rows);
+    Pair pair(SpecOf("asp", "sum", "momentum:lr=0.1,momentum=0.9,weight_decay=0.0", rows), rows);
+    std::mt19937_64 draw(5);
+    pair.Begin();
+    pair.Push(Drawn(pair, 0, draw));
+    CHECK_FALSE(pair.copy_is_set_aside());
+    pair.SetAside();
+    pair.SetAside();
+    CHECK(pair.copy_is_set_aside());
+    CheckAlike(pair);
+    pair.Begin();  // its server is gone: at the next one
+    CHECK(pair.copy_is_set_aside());
+    pair.Push(Drawn(pair, 1, draw));
+    CHECK_FALSE(pair.copy_is_set_aside());
+    CheckAlike(pair);
+    pair.SetAside();
+    CHECK(pair.copy_is_set_aside());
+  }
 }
 
 TEST_CASE("chains: an answer about all keys waits for those whose copies are made anew") {
