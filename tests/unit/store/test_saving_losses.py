@@ -80,6 +80,15 @@ class Bytes(Saved):
         self.done.append("clear")
 
     def bring(self, manifest: Manifest, read: ReadPiece) -> None: ...
+    def left(self) -> Iterator[SavedContent | Void]:
+        raise NotImplementedError
+
+    def lost(self, contents: Sequence[SavedContent]) -> str:
+        raise NotImplementedError
+
+    def let_go(self, contents: Sequence[SavedContent]) -> None:
+        raise NotImplementedError
+
     def bring_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None: ...
     def commit(self, manifest: Manifest) -> None:
         self.done.append("commit")
