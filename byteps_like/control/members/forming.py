@@ -223,8 +223,8 @@ class Forming:
         return "; ".join(filter(None, [workers, _missing_servers(list(self.servers.values()), servers)])) or "nobody"
 
     def assign(self) -> tuple[list[Seat], list[Seat]]:
-        """Gives ranks to those that asked for any, one host's after another; workers and servers in rank order. Workers
-        of an elastic job: see Succession."""
+        """Gives ranks to those that asked for any, one host's after another; workers and servers in rank order, servers
+        that were there before first. Workers of an elastic job: see Succession."""
         succession = self.succession()
         if succession is None:
             workers = _with_ranks(list(self.workers.values()))
@@ -232,7 +232,7 @@ class Forming:
             workers = succession.chosen(self.workers.values())
             for rank, seat in enumerate(workers):
                 seat.member = replace(seat.member, rank=rank)
-        return workers, _with_ranks(list(self.servers.values()))
+        return workers, _with_ranks(sorted(self.servers.values(), key=lambda seat: seat.member.number))
 
     def spares(self, epoch: Epoch) -> list[Seat]:
         """Workers for whom there was no room in `epoch`, which has formed of the others."""
