@@ -175,7 +175,8 @@ def _go_on(state: State, cause: Exception, before: Carried) -> Carried:
     try:
         carried = Carried.from_world(kept, leaves=asked is not None) if interrupted else before.again(kept, cause)
     except OperationError as error:
-        interrupted, cause, carried = False, error, lost_with_world(kept, error)
+        # Ranks that have left before it came to that have all of it.
+        interrupted, cause, carried = False, error, Carried(missed=lost_with_world(kept, error).lost)
     if duties.feeding is not None:
         duties.feeding.end(in_order=interrupted, leaves=asked is not None)
     if asked is not None:
