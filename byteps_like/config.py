@@ -48,7 +48,9 @@ class Config:
     local_rank: int = _setting(-1, "Rank among the workers of this host; -1: detected when the world forms.")
     local_size: int = _setting(0, "Number of workers on this host; 0: detected when the world forms.")
     num_servers: int = _setting(
-        -1, "Number of servers; 0: workers reduce among themselves; -1: one server, or none for a world of one."
+        -1,
+        "Number of servers; 0: workers reduce among themselves; -1: one server, or none for a world of one. Of an"
+        " elastic job: of its first world.",
     )
     force_distributed: bool = _setting(False, "Use servers even in a world of one worker.")
     enable_async: bool = _setting(

@@ -252,7 +252,10 @@ class PortableWorker(Stands):
 
     @property
     def lasting(self) -> None:
-        """Jobs with portable workers are of one world."""
+        """What servers keep is of one world in jobs with portable workers."""
+
+    def let_go(self) -> None:
+        """Nothing is ever set aside."""
 
     def _differ(self, declared: Declared, known: KeepSpec, spec: KeepSpec) -> MismatchError:
         name = declared.spec.name

@@ -470,11 +470,6 @@ class KV:
         with self._all_begun() as saved:
             hand_over(saved, manifest, contents)
 
-    def let_go(self, contents: Sequence[SavedContent]) -> None:
-        """Servers drop what they have set aside. See Store.let_go."""
-        with self._all_begun() as saved:
-            saved.let_go(contents)
-
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Makes the rows those of a checkpoint, from any number of ranks and servers: there are no others afterwards.
         See Store.restore."""

@@ -166,12 +166,6 @@ class Store:
         with saved_together(self.name, [self]) as saved:
             hand_over(saved, manifest, contents)
 
-    def let_go(self, contents: Sequence[SavedContent]) -> None:
-        """All that was left of the world before has been taken over, of this store and all others: servers drop what
-        they have set aside, of which `contents` are a part. One rank calls it; blocks until it is so."""
-        with saved_together(self.name, [self]) as saved:
-            saved.let_go(contents)
-
     def _below(self, upper: Upper, specs: Sequence[TensorSpec], arrays: dict[str, Array]) -> Above[ValuesAbove]:
         """What it has of the upper group, whose values `arrays` become on rank 0."""
         check_below(self._terms, specs, upper)

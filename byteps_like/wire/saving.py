@@ -219,12 +219,13 @@ def decode_take_rows(payload: Buffer) -> int:
     """The place to go on from; 0: that was all."""
     if len(payload) != _PAGE.size:
         raise CorruptError("where rows that were set aside go on makes no sense")
-    return _PAGE.unpack(payload)[1]  # type: ignore[no-any-return]
+    _, place = _PAGE.unpack(payload)
+    return int(place)
 
 
-def encode_let_go(shard: int, epoch: int) -> bytes:
-    """What that shard has set aside of an epoch isn't wanted any more."""
-    return struct.pack("<BII", StateRequest.LET_GO, shard, epoch)
+def encode_let_go(shard: int) -> bytes:
+    """What that shard has set aside in worlds before isn't wanted any more."""
+    return struct.pack("<BI", StateRequest.LET_GO, shard)
 
 
 def _aside(one: AsideKey) -> bytes:

@@ -176,6 +176,9 @@ class Keeps(Protocol):
     def lasting(self) -> Lasting | None:
         """Those who keep values, if they can set them aside for the next world."""
 
+    def let_go(self) -> None:
+        """Has these drop all that was set aside in worlds before. One rank calls it; blocks until it is so."""
+
 
 @dataclass(frozen=True)
 class Lasting:

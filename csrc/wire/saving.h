@@ -25,7 +25,7 @@ enum class StateRequest : uint8_t {
   kSetAside = 9,   // what some keys keep doesn't change any more, and is there in the next world, too; else as kHeads
   kTake = 10,      // some bytes that were set aside, here or at another shard, are to be its value or state
   kTakeRows = 11,  // the same of rows of some buckets, from a place on
-  kLetGo = 12,     // what a shard has set aside of an epoch isn't wanted any more
+  kLetGo = 12,     // what a shard has set aside in worlds before isn't wanted any more
 };
 
 // Of tables, as byteps_like/worker/tables.py shares out their rows.

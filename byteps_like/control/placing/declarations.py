@@ -6,7 +6,6 @@ import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 from byteps_like.control.bounds import MOST_NAMES, MOST_PARTS, room
 from byteps_like.control.placing.placement import Placer
@@ -80,8 +79,8 @@ class Declarations:
         """`view` is in force from now on; who is not in it uses nothing any more. Where servers have changed, `replan`
         comes next."""
         self._end_view(view)
-        self._before = dict(islice(reversed((self._before | self._left).items()), MOST_NAMES))
-        self._left = {}
+        if self._left:  # else nobody has come to use it again: the next view may
+            self._before, self._left = self._left, {}
         self._view = view
 
     def _end_view(self, view: View) -> None:

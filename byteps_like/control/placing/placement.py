@@ -8,7 +8,7 @@ from itertools import accumulate
 from math import inf, lcm, log2
 from typing import TYPE_CHECKING, NamedTuple
 
-from byteps_like.control.placing.staying import Former, PlacedRange, dealt, settled, stay
+from byteps_like.control.placing.staying import Former, PlacedRange, dealt, merged, ranges, stay
 from byteps_like.control.types import View
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.worker.api import Declared, Partition, TensorSpec
@@ -136,9 +136,7 @@ class Placer:
         """The partitions of `spec` and where they live. Raises InvalidArgumentError without slots or for too many."""
         size = self._sizes(spec)
         each = self._share_out(spec.nbytes, size.least, size.grain)
-        turns = in_turn([_cut(nbytes, size.largest, size.grain) for nbytes in each], size.grain)
-        ends = accumulate(nbytes for _, nbytes in turns)
-        pieces = [PlacedRange(end - nbytes, nbytes, place) for (place, nbytes), end in zip(turns, ends, strict=True)]
+        pieces = ranges(in_turn([_cut(nbytes, size.largest, size.grain) for nbytes in each], size.grain))
         self._take_all(pieces)
         return self._declared(tensor_id, spec, pieces)
 
@@ -155,14 +153,10 @@ class Placer:
         loads = [slot.load for slot in self._slots]
         self._take_all(stays)
         shares = self._share_out(sum(one.nbytes for one in moves), size.least, size.grain) if moves else []
-        again = settled([*stays, *dealt(moves, shares, unit)])
+        again = merged([*stays, *dealt(moves, shares, unit)])
         for slot, load in zip(self._slots, loads, strict=True):
             slot.load = load
-        pieces = [
-            PlacedRange(one.offset + at, min(size.largest, one.nbytes - at), one.place)
-            for one in again
-            for at in range(0, one.nbytes, size.largest)
-        ]
+        pieces = ranges((one.place, nbytes) for one in again for nbytes in _cut(one.nbytes, size.largest, size.grain))
         if len(pieces) > _MOST_PIECES * (-(-spec.nbytes // size.largest) + len(self._slots)):
             return self.place(tensor_id, spec)
         self._take_all(pieces)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from byteps_like.worker.api import Declared, TensorSpec
 from byteps_like.worker.keeping import ShardName
+
+NOWHERE = -1
+"""In place of a slot."""
 
 
 class PlacedRange(NamedTuple):
@@ -16,6 +19,15 @@ class PlacedRange(NamedTuple):
     offset: int
     nbytes: int
     place: int
+
+
+def ranges(turns: Iterable[tuple[int, int]]) -> list[PlacedRange]:
+    """Of slots and bytes, one behind the other."""
+    found, offset = [], 0
+    for place, nbytes in turns:
+        found.append(PlacedRange(offset, nbytes, place))
+        offset += nbytes
+    return found
 
 
 @dataclass(frozen=True)
@@ -38,45 +50,42 @@ class Former:
             spec.nbytes, spec.row_bytes, spec.partition_bytes,
         )  # fmt: skip
 
-    def held(self, places: Mapping[ShardName, int]) -> list[tuple[int, int, int | None]]:
-        """Offset, bytes and slot of each piece, where slots are these; None: that shard is gone."""
-        return [(offset, nbytes, places.get(shard)) for offset, nbytes, shard in self.pieces]
+    def held(self, places: Mapping[ShardName, int]) -> list[PlacedRange]:
+        """Its ranges, where slots are these; those of a shard that is gone are at `NOWHERE`."""
+        return [PlacedRange(offset, nbytes, places.get(shard, NOWHERE)) for offset, nbytes, shard in self.pieces]
 
 
-def stay(
-    held: Sequence[tuple[int, int, int | None]], room: list[float], unit: int
-) -> tuple[list[PlacedRange], list[PlacedRange]]:
-    """What stays of ranges that were `held`, and what has to move, which has the slot -1. Slot i has room for `room[i]`
-    more bytes, less by what a range takes; about a `unit` is no matter, and nothing is cut finer than one."""
+def stay(held: Sequence[PlacedRange], room: list[float], unit: int) -> tuple[list[PlacedRange], list[PlacedRange]]:
+    """What stays of ranges that were `held`, and what has to move, at `NOWHERE`. Slot i has room for `room[i]` more
+    bytes, less by what a range takes; about a `unit` is no matter, and nothing is cut finer than one."""
     stays, moves = [], []
-    for offset, nbytes, place in _joined(held):
+    for offset, nbytes, place in merged(held):
         left = 0
-        if place is not None and room[place] > 0:
+        if place != NOWHERE and room[place] > 0:
             left = min(nbytes, max(1, round(room[place] / unit)) * unit)
             left = nbytes if nbytes - left < unit else left
             room[place] -= left
             stays.append(PlacedRange(offset, left, place))
         if left < nbytes:
-            moves.append(PlacedRange(offset + left, nbytes - left, -1))
-    return [one for one in stays if one.nbytes], moves
+            moves.append(PlacedRange(offset + left, nbytes - left, NOWHERE))
+    return stays, moves
 
 
-def _joined(held: Sequence[tuple[int, int, int | None]]) -> list[tuple[int, int, int | None]]:
-    """Neighbours of one slot as one range."""
-    joined: list[tuple[int, int, int | None]] = []
-    for offset, nbytes, place in held:
-        if joined and joined[-1][2] == place:
-            begin, before, _ = joined.pop()
-            joined.append((begin, before + nbytes, place))
-        else:
-            joined.append((offset, nbytes, place))
-    return joined
+def merged(ranges: Iterable[PlacedRange]) -> list[PlacedRange]:
+    """In order, neighbours of one slot as one."""
+    found: list[PlacedRange] = []
+    for one in sorted(ranges):
+        if found and found[-1].place == one.place:
+            before = found.pop()
+            one = PlacedRange(before.offset, before.nbytes + one.nbytes, one.place)
+        found.append(one)
+    return found
 
 
 def dealt(moves: Sequence[PlacedRange], shares: Sequence[int], unit: int) -> Iterator[PlacedRange]:
     """What has to move, to slots that get about so many bytes each. Nothing is cut finer than a `unit`."""
     wanted = [(place, share) for place, share in enumerate(shares) if share]
-    place, turn, owed = -1, 0, 0
+    place, turn, owed = NOWHERE, 0, 0
     for offset, nbytes, _ in moves:
         done = 0
         while done < nbytes:
@@ -88,8 +97,3 @@ def dealt(moves: Sequence[PlacedRange], shares: Sequence[int], unit: int) -> Ite
                 yield PlacedRange(offset + done, take, place)
             done += take
             owed -= take
-
-
-def settled(ranges: Sequence[PlacedRange]) -> list[PlacedRange]:
-    """In order, neighbours of one slot as one."""
-    return [PlacedRange(*one) for one in _joined(sorted(ranges))]  # type: ignore[arg-type]

@@ -90,6 +90,9 @@ class UnlockedValues:
     def lasting(self) -> None:
         """It is of one world."""
 
+    def let_go(self) -> None:
+        """Nothing is ever set aside."""
+
 
 class UnlockedTensor:
     """One tensor. See worker.keeping.KeptTensor."""

@@ -110,10 +110,6 @@ class SavedAlike(Saved):
         return every.data
 
     @override
-    def let_go(self, contents: Sequence[SavedContent]) -> None:
-        """It was in ranks' memory."""
-
-    @override
     def commit(self, manifest: Manifest) -> None:
         for name, brought in self._brought.items():
             one = self._held[name]

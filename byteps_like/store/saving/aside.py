@@ -20,7 +20,6 @@ from byteps_like.wire.saving import (
     decode_set_aside,
     decode_take_rows,
     encode_clear,
-    encode_let_go,
     encode_set_aside,
     encode_take,
     encode_take_rows,
@@ -65,15 +64,6 @@ def lost(contents: Sequence[SavedContent], lasting: Lasting | None) -> str:
 
 def _holder(aside: Aside, shards: Sequence[ShardName]) -> int | None:
     return next((shards.index(one) for one in (aside.shard, aside.copy) if one in shards), None)
-
-
-def let_go(store: SavedStore, left: Sequence[SavedContent]) -> None:
-    """All has been taken over: no server needs what it has set aside. One rank calls it."""
-    lasting = store.keeper.lasting
-    epochs = {one.aside.epoch for one in left if one.aside is not None}
-    if lasting is not None and store.keys:
-        asked = [encode_let_go(shard, epoch) for epoch in epochs for shard in range(len(lasting.shards))]
-        store.ask([store.keys[0].asks(one) for one in asked])
 
 
 def take_aside(store: SavedStore, keys: Sequence[SavedKey], manifest: Manifest, left: Sequence[SavedContent]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from typing_extensions import override
 
-from byteps_like.store.saving.aside import left_aside, let_go, lost, take_aside
+from byteps_like.store.saving.aside import left_aside, lost, take_aside
 from byteps_like.store.saving.keys import SavedKey, SavedStore
 from byteps_like.store.saving.manifest import Manifest, SavedTensor
 from byteps_like.store.saving.reading import read_rows, read_values
@@ -92,10 +92,6 @@ class SavedOnServers(Saved):
                 if key.tensor == one.tensor and overlap(one, key.offset, key.nbytes):
                     place = key.offset, key.nbytes, heads[key.key].state_bytes
                     self._store.ask(_writes(key, cut_from(one, data, place, one.tensor, saved.terms)))
-
-    @override
-    def let_go(self, contents: Sequence[SavedContent]) -> None:
-        let_go(self._store, contents)
 
     @override
     def commit(self, manifest: Manifest) -> None:

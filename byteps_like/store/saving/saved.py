@@ -135,10 +135,6 @@ class Saved(ABC):
         """The same of what a world before has left: `contents`, in this rank's memory, or set aside."""
 
     @abstractmethod
-    def let_go(self, contents: Sequence[SavedContent]) -> None:
-        """Nobody needs any more what was left of a world before."""
-
-    @abstractmethod
     def commit(self, manifest: Manifest) -> None:
         """What was brought is what is kept from here on."""
 

@@ -18,6 +18,7 @@ from byteps_like.torch.elastic.agreement import exchange
 from byteps_like.torch.elastic.cuts.content import GoesOn, KeptOnServers
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.ops.objects import allgather_object
+from byteps_like.worker.keeping import Keeps
 
 _ATTEMPTS = 3
 """To take shares, where ranks die meanwhile, and to take them over."""
@@ -59,21 +60,22 @@ class Carried:
         if not kept:
             return
         every = allgather_object({name: CarriedShare.of(taken) for name, taken in self.shares.items()})
-        shares = {name: [one[name] for one in every if name in one] for name in kept}
-        for name, brought in shares.items():
+        for name, value in kept.items():
+            brought = [one[name] for one in every if name in one]
             if brought:
                 taken = self.shares.get(name)
                 contents = brought[0].aside or (() if taken is None else taken.contents)
-                _going_on(name, kept[name]).take_over(joined(brought), contents)
+                _going_on(name, value).take_over(joined(brought), contents)
         self.end()
-        name, brought = next(((name, some) for name, some in shares.items() if some and some[0].aside), ("", []))
-        if brought and _runtime.rank() == 0:
-            with suppress(PeerLostError):  # then it stays there until the world after
-                _going_on(name, kept[name]).let_go(brought[0].aside)  # that is all that servers have
 
     def end(self) -> None:
-        """All of it is taken over, or nobody wants it any more."""
+        """All of it is taken over, or nobody wants it any more: servers drop what they have set aside. All ranks call
+        it."""
         self.shares, self.lost, self.missed, self._is_over = {}, "", "", True
+        worker = _runtime.current().worker
+        if _runtime.rank() == 0 and isinstance(worker, Keeps):
+            with suppress(PeerLostError):  # then they have it until the world after
+                worker.let_go()
 
 
 def lost_with_world(kept: Mapping[str, KeptOnServers], cause: Exception) -> Carried:

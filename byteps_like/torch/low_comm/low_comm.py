@@ -222,11 +222,6 @@ class LowComm:
         first = b"" if all(allgather_object(bool(own))) else broadcast_object(own, root_rank=0)
         self._take(rounds, unpacked(memoryview(own or first)), is_own=bool(own))
 
-    def let_go(self, contents: Sequence[SavedContent]) -> None:
-        """Servers drop what they have set aside. See Store.let_go."""
-        with self._opened().saved() as saved:
-            saved.let_go(contents)
-
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Goes on from a checkpoint, from any number of ranks and servers, or none: with the common weights, the rank's
         own and the inner optimizer's state in place. All ranks call it between two steps. A rank whose number there

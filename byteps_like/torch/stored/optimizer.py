@@ -133,10 +133,6 @@ class StoredOptimizerMixin(DistributedTwin):
         self._distribution.check_between_steps()
         self._distribution.take_over(manifest, contents)
 
-    def let_go(self, contents: Sequence[SavedContent]) -> None:
-        """Servers drop what they have set aside. See Store.let_go."""
-        self._distribution.let_go(contents)
-
     def residuals(self) -> dict[str, Array]:
         """By parameter, what a codec has left out of this rank's contributions. See Store.residuals."""
         return self._distribution.residuals()

@@ -137,10 +137,6 @@ class Pushes(ABC):
         self._weights.take_over(manifest, contents)
         self.pull()
 
-    def let_go(self, contents: Sequence[SavedContent]) -> None:
-        """See Store.let_go."""
-        self._weights.let_go(contents)
-
     def residuals(self) -> dict[str, Array]:
         """By parameter, what a codec has left out of this rank's contributions. See Store.residuals."""
         return self._weights.residuals()

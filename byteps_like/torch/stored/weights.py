@@ -159,12 +159,6 @@ class KeptWeights:
             with saved_together(self._label, every) as saved:
                 hand_over(saved, manifest, contents)
 
-    def let_go(self, contents: Sequence[SavedContent]) -> None:
-        """See Store.let_go."""
-        if every := list(dict.fromkeys(self._stores.values())):
-            with saved_together(self._label, every) as saved:
-                saved.let_go(contents)
-
     def residuals(self) -> dict[str, Array]:
         """By parameter, what a codec has left out so far. See Store.residuals."""
         return {name: one for store in dict.fromkeys(self._stores.values()) for name, one in store.residuals().items()}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from byteps_like.control.members.seats import Waiting
 from byteps_like.dtypes import Op
 from byteps_like.errors import DeadlineError, InvalidArgumentError, MismatchError, StalledError
 from byteps_like.wire.note import Applied, Note
+from byteps_like.wire.saving import encode_let_go
 from byteps_like.worker.api import Declared
 from byteps_like.worker.engine.waiting import Describe
 from byteps_like.worker.keeping import (
@@ -59,13 +60,18 @@ class KeepsByEngine(Protocol):
         """Blocks until an operation of the engine is over. Raises its error, and DeadlineError after `timeout`."""
 
 
+class _Opened(NamedTuple):
+    declared: Declared
+    spec: KeepSpec
+
+
 class KeptTensors:
     """Those of one worker. Thread-safe."""
 
     def __init__(self, worker: KeepsByEngine) -> None:
         """`worker` has them."""
         self._of = weakref.ref(worker)
-        self._specs: dict[int, KeepSpec] = {}  # by tensor id
+        self._open: dict[int, _Opened] = {}  # by tensor id
         self._lock = threading.Lock()
 
     @property
@@ -83,7 +89,7 @@ class KeptTensors:
     def open(self, declared: Declared, spec: KeepSpec, start: Start) -> None:
         """Blocks until it is open by `start`. Raises MismatchError where it is so with another spec."""
         with self._lock:
-            known = self._specs.setdefault(declared.tensor_id, spec)
+            known = self._open.setdefault(declared.tensor_id, _Opened(declared, spec)).spec
         if known != spec:
             raise self._differ(declared, known, spec)
         self._begin(declared, start).wait()
@@ -91,10 +97,10 @@ class KeptTensors:
     def change(self, declared: Declared, spec: KeepSpec, start: Start) -> KeepHandle:
         """Asks for the spec by `start`. See worker.keeping.KeptTensor."""
         with self._lock:
-            known = self._specs[declared.tensor_id]
+            known = self._open[declared.tensor_id].spec
             if not spec.is_variant_of(known):
                 raise self._differ(declared, known, spec)
-            self._specs[declared.tensor_id] = spec
+            self._open[declared.tensor_id] = _Opened(declared, spec)
         return self._begin(declared, start)
 
     def _differ(self, declared: Declared, known: KeepSpec, spec: KeepSpec) -> MismatchError:
@@ -122,10 +128,17 @@ class KeptTensors:
         operation = self._worker.begin(first, lambda engine, _: engine.ask_saving(asked))
         return EngineKeepHandle(self._worker, operation, first)
 
+    def let_go(self, shards: int) -> None:
+        """See worker.keeping.Keeps. Any shard tells the others."""
+        with self._lock:
+            first = next(iter(self._open.values()), None)
+        if first is not None:
+            self.ask([SavingRequest(first.declared, 0, encode_let_go(shard)) for shard in range(shards)]).wait()
+
     def forget(self, declared: Declared) -> None:
         """Its name is not used any more."""
         with self._lock:
-            self._specs.pop(declared.tensor_id, None)
+            self._open.pop(declared.tensor_id, None)
 
 
 def _opening_of(declared: Declared, spec: KeepSpec, initial: int = 0) -> Start:

@@ -271,6 +271,11 @@ class NativeWorker(Stands):
         """See worker.keeping.Keeps."""
         return self._kept.ask(requests)
 
+    def let_go(self) -> None:
+        """See worker.keeping.Keeps."""
+        if self.lasting is not None:
+            self._kept.let_go(len(self.lasting.shards))
+
     def begin(self, declared: Declared, start: Start) -> Any:
         """See worker.kept.KeepsByEngine."""
         self._verdict.check()

@@ -163,13 +163,13 @@ Status KeptKey::OnOpened(const Header& header) {
     case KeyDoor::Answer::kNothing:
       return Status();
     case KeyDoor::Answer::kLacksValue:
-      if (initial_ != nullptr && IsZeros({initial_, spec().bytes})) {
-        door_.BeginAsZeros();
-        return Status();
-      }
       if (initial_ == nullptr)
         return Status(Code::kInvalid, "store key " + std::to_string(spec().key) +
                                           " has no value yet: this rank is to set it, but gives none");
+      if (IsZeros({initial_, spec().bytes})) {
+        door_.BeginAsZeros();
+        return Status();
+      }
       setting_.emplace(
           KeepPush{.data = initial_, .bytes = spec().bytes, .note = {.bits = kLastBlock | kInitial}, .ticket = {}});
       return Status();

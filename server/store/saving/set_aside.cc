@@ -12,7 +12,7 @@ Result<std::string> SetAside::Answer(std::span<const std::byte> asked) {
   int64_t version = 0;
   if (!fields.Take(&epoch) || !fields.Take(&number)) return Misfits();
   if (number == kAllKeys) {
-    if (epoch == epoch_) keys_.clear();
+    keys_.clear();
     return std::string();
   }
   if (!fields.Take(&version)) return Misfits();

@@ -27,7 +27,7 @@ class SetAside {
   size_t size() const { return keys_.size(); }
 
   // `asked`: u32 epoch, u64 key, i64 version, then what of it: see ReadBytes, or ReadRows. kPeerLost: it isn't here, or
-  // not in that version; kInvalid. Or the epoch and kAllKeys: these are not wanted any more.
+  // not in that version; kInvalid. Or u32 0 and kAllKeys: none are wanted any more.
   Result<std::string> Answer(std::span<const std::byte> asked);
 
  private:

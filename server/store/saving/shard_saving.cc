@@ -232,10 +232,10 @@ void ShardSaving::Take(uint32_t rank, const Header& header, std::span<const std:
 
 void ShardSaving::LetGo(uint32_t rank, const Header& header, std::span<const std::byte> payload) {
   Fields fields(payload.subspan(1));
-  uint32_t shard = 0, epoch = 0;
-  if (!fields.Take(&shard) || !fields.Take(&epoch) || !fields.rest().empty()) return Answer(rank, header, Misfits());
+  uint32_t shard = 0;
+  if (!fields.Take(&shard) || !fields.rest().empty()) return Answer(rank, header, Misfits());
   std::string asked;
-  Append(asked, epoch);
+  Append(asked, uint32_t{0});
   Append(asked, kAllKeys);
   Ask(rank, header, shard, std::move(asked), [](std::string_view) { return std::string(); });
 }

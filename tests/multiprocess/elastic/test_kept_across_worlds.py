@@ -159,6 +159,25 @@ def test_nothing_is_lost_where_the_next_world_ends_before_all_is_taken_over(
         check([stays, joiner], [*both, joiner], [2, 2])
 
 
+def test_a_server_leaves_only_when_all_that_it_has_set_aside_is_taken_over(
+    tmp_path: Path, warm_python: list[str]
+) -> None:
+    """It is asked to in the moment before that, and nobody has copies."""
+    terms = {"GOAL": "2 3 3", "REPLICAS": "1", "DRAINS": "3"}
+    with (
+        Processes(2, 2, elastic=True, max_workers=3) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
+    ):
+        workers = [job.start(**terms), job.start(**terms)]
+        job.wait(lambda: len(workers[0].events("step")) > 2, "some steps")
+        workers.append(job.start(**terms))
+        for worker in workers:
+            job.ended(worker)
+        (asked,) = [event for worker in workers for event in worker.events("drain")]
+        assert asked["state"] == "asked"
+        check(workers, workers, [2, 3, 3])
+
+
 def test_servers_join(tmp_path: Path, warm_python: list[str]) -> None:
     """Values stay with the servers that there are, but for those of which the new one is to have its share. Nothing of
     them goes through the workers."""

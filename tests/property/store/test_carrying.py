@@ -68,10 +68,6 @@ class Held(Saved):
         raise NotImplementedError
 
     @override
-    def let_go(self, contents: Sequence[SavedContent]) -> None:
-        raise NotImplementedError
-
-    @override
     def commit(self, manifest: Manifest) -> None:
         raise NotImplementedError
 

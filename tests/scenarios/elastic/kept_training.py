@@ -3,9 +3,10 @@
 Prints JSON. `GOAL` are the sizes of the worlds to come, after the last of which it makes five more steps; `VICTIM` is a
 size: the process kills itself in the third step of a world of so many, or later, once there is a cut if there are to
 be some; `BETWEEN`, likewise: rank 0 does so as it leaves such a world, or, with `KILL`, kills the process of that
-number instead; `INTO`, likewise: rank 0 does so before it has taken over what was kept. `CUTS`: a directory for
-one of each fourth commit, `ON_LOSS`: what the death of a rank means, `REPLICAS`: how many servers have each value,
-`ELEMENTS`: how many counts there are. All but the first may be left out.
+number instead; `INTO`, likewise: rank 0 does so before it has taken over what was kept; `DRAINS`, likewise: it asks
+server 0 to leave then, once. `CUTS`: a directory for one of each fourth commit, `ON_LOSS`: what the death of a rank
+means, `REPLICAS`: how many servers have each value, `ELEMENTS`: how many counts there are. All but the first may be
+left out.
 """
 
 import json
@@ -19,6 +20,10 @@ import numpy as np
 import torch
 
 import byteps_like.torch as bps
+from byteps_like.config import Config
+from byteps_like.control.calls.client import order_drain
+from byteps_like.control.members.drains import DrainOrder
+from byteps_like.control.types import MemberRole
 from byteps_like.torch.elastic import running
 from byteps_like.torch.elastic.rejoining import rejoin
 
@@ -51,6 +56,10 @@ class Carried(running.Carried):
     def into_world(self, kept: Any) -> None:
         if os.environ.get("INTO") == str(bps.size()) and bps.rank() == 0:
             os.kill(os.getpid(), signal.SIGKILL)
+        if os.environ.get("DRAINS") == str(bps.size()) and bps.rank() == 0 and self.shares:
+            del os.environ["DRAINS"]
+            say(event="drain", state=order_drain(Config.from_env(), DrainOrder(MemberRole.SERVER, 0)).state)
+            time.sleep(1)
         super().into_world(kept)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from byteps_like.dtypes import DType
 from byteps_like.errors import PeerLostError
-from byteps_like.store.saving.aside import left_aside, let_go, lost, take_aside
+from byteps_like.store.saving.aside import left_aside, lost, take_aside
 from byteps_like.store.saving.keys import Savable, SavedStore
 from byteps_like.store.saving.manifest import Manifest, SavedTensor
 from byteps_like.store.saving.saved import SavedContent
@@ -40,7 +40,6 @@ class World:
     """By key, the other shard that has it."""
     aside: dict[tuple[str, int, int], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = field(default_factory=dict)
     """By server, epoch and key."""
-    dropped: list[tuple[str, int]] = field(default_factory=list)
     crossed: int = 0
     """Bytes that one shard has taken from another."""
 
@@ -68,9 +67,6 @@ class World:
             return struct.pack(f"<I{len(keys)}I", part.server, *others) + b"".join(self._head(key) for key in keys)
         if what is StateRequest.TAKE:
             self._take(part.server, payload)
-        elif what is StateRequest.LET_GO:
-            shard, epoch = struct.unpack("<II", payload)
-            self.dropped.append((self.names[shard], epoch))
         else:
             assert what is StateRequest.CLEAR
         return b""
@@ -144,7 +140,7 @@ def test_any_cut_is_made_of_any_other(before: list[int], after: list[int], data:
         assert all(np.array_equal(one, other) for one, other in zip(some, taken[key], strict=True))
 
 
-def test_what_stays_crosses_nothing_and_is_let_go_of() -> None:
+def test_what_stays_crosses_nothing() -> None:
     old = World(4, ("a", "b"))
     former = store_of(old, [32, 64], [0, 1], 10)
     fill(old, former)
@@ -153,8 +149,6 @@ def test_what_stays_crosses_nothing_and_is_let_go_of() -> None:
     here = store_of(new, [32, 48, 64], [1, 2, 0], 20)
     take_aside(here, here.keys, manifest_of(left), left)
     assert new.crossed == 16 * 4 * (1 + STATES), "the part of c"
-    let_go(here, left)
-    assert new.dropped == [("b", 4), ("a", 4), ("c", 4)]
 
 
 def test_a_copy_is_taken_where_the_first_one_is_gone_though_its_server_is_there() -> None:

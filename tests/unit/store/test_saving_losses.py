@@ -86,9 +86,6 @@ class Bytes(Saved):
     def lost(self, contents: Sequence[SavedContent]) -> str:
         raise NotImplementedError
 
-    def let_go(self, contents: Sequence[SavedContent]) -> None:
-        raise NotImplementedError
-
     def bring_over(self, manifest: Manifest, contents: Sequence[SavedContent]) -> None: ...
     def commit(self, manifest: Manifest) -> None:
         self.done.append("commit")

@@ -38,9 +38,6 @@ class GoesOn(Protocol):
         """Goes on from what was left, of which this rank has `contents`, or knows where they are. All ranks call it.
         Raises ValuesLostError where some are gone."""
 
-    def let_go(self, contents: Sequence[SavedContent]) -> None:
-        """All has been taken over, of this and all others: nobody needs what was left any more. One rank calls it."""
-
 
 @runtime_checkable
 class LeavesOut(Protocol):

@@ -280,7 +280,7 @@ TEST_CASE("shard saving: what makes no sense is answered so, and changes nothing
   wrong(Text());
   wrong(Text() << uint8_t{0} << kX);
   wrong(Text() << uint8_t{13} << kX);
-  wrong(Text() << static_cast<uint8_t>(StateRequest::kLetGo) << uint32_t{1});
+  wrong(Text() << static_cast<uint8_t>(StateRequest::kLetGo) << uint64_t{1});
   wrong(Request(StateRequest::kRead, 77));
   wrong(Request(StateRequest::kRead, kX) << uint8_t{0});
   wrong(Request(StateRequest::kRead, kX) << uint8_t{2} << uint64_t{0} << uint64_t{4});
@@ -386,7 +386,7 @@ TEST_CASE("shard saving: a shard takes what was set aside, and answers when it i
 TEST_CASE("shard saving: who waits for another shard is named, and answered when that has let go") {
   Shard shard;
   Text let_go;
-  let_go << static_cast<uint8_t>(StateRequest::kLetGo) << uint32_t{4} << uint32_t{7};
+  let_go << static_cast<uint8_t>(StateRequest::kLetGo) << uint32_t{4};
   shard.Send(1, FrameType::kState, 0, let_go.text);
   CHECK(shard.saving().waits());
   const auto waits = shard.saving().Waits(0);
@@ -395,7 +395,7 @@ TEST_CASE("shard saving: who waits for another shard is named, and answered when
   CHECK(waits[0].text == "rank 1 waits for what shard 4 of all servers has set aside of the world before");
   REQUIRE(shard.asked.size() == 1);
   CHECK(std::get<0>(shard.asked[0]) == 4);
-  CHECK(std::get<1>(shard.asked[0]) == (Text() << uint32_t{7} << kAllKeys).text);
+  CHECK(std::get<1>(shard.asked[0]) == (Text() << uint32_t{0} << kAllKeys).text);
   std::get<2>(shard.asked[0])(std::string());
   CHECK_FALSE(shard.saving().waits());
   CHECK(shard.answers[1].back().first.aux == 0);
@@ -420,10 +420,8 @@ TEST_CASE("shard saving: what can't be taken is said") {
   CHECK(code(Name(70, 1) + Bytes(SavedPart::kState, 20, 8)) == Code::kInvalid);
   CHECK(code(Name(70, 1) + std::string(8, 0)) == Code::kInvalid);
   CHECK(code("short") == Code::kInvalid);
-  const auto let_go = [](uint32_t epoch) { return (Text() << epoch << kAllKeys).text; };
-  CHECK(code(let_go(6)) == Code::kOk);
   CHECK(aside.size() == 1);
-  CHECK(code(let_go(7)) == Code::kOk);
+  CHECK(code((Text() << uint32_t{0} << kAllKeys).text) == Code::kOk);
   CHECK(aside.size() == 0);
   CHECK(code(Name(70, 1) + bytes) == Code::kPeerLost);
 

@@ -185,6 +185,20 @@ def test_a_world_that_ends_meanwhile_takes_with_it_what_there_was_to_hand_over()
     assert job.state is JobState.RUNNING and len(job.worlds("s0")[-1].servers) == 1
 
 
+def test_a_world_that_ends_in_order_takes_along_what_is_still_to_be_handed_over() -> None:
+    job = hands_over(2)
+    drain(job, SERVER, 1)
+    job.again(*job.names("w1"))
+    assert not [one for one in job.events("s1", EventKind.DRAIN) if not one.hand_over], "nobody else has it yet"
+    for server in ("s0", "s1"):
+        job.do("ready", server, 2)
+    assert job.state is JobState.RUNNING and len(job.worlds("s0")[-1].servers) == 2
+    first, again = job.events("s1", EventKind.DRAIN)
+    assert first.hand_over and again.hand_over, "it goes on with that"
+    job.membership.leave("s1", returning=False, now=job.now, handed_over=True)
+    assert job.state is JobState.RUNNING
+
+
 def test_the_last_server_stays_for_the_next_world() -> None:
     job = hands_over(2)
     assert job.membership.epoch is not None
