@@ -26,8 +26,8 @@ class Guards:
     a gradient, though no module that holds it was called since the last step, is waited for by the nearest module
     around it that was; where there is none, by `step()` itself (`alone`).
 
-    The hooks keep the flight alive, so a model that outlives its optimizer still gets its last update. Modules are
-    known by their ids, so that no cycle of references keeps a model.
+    The hooks keep the flight alive, so a model that outlives its optimizer still gets its last update: they stay until
+    that has been made. Modules are known by their ids, so that no cycle of references keeps a model.
     """
 
     def __init__(self, model: nn.Module, parameters: Iterable[torch.Tensor]) -> None:
@@ -35,6 +35,8 @@ class Guards:
         self.alone: dict[int, torch.Tensor] = {}
         self._model = weakref.ref(model)
         self._called: set[int] = set()
+        self._left = False  # by its optimizer
+        self._asked_for_state = False
         self._crossed = False  # the last step left something in flight, and not all of it was waited for at once
         self._also: dict[int, dict[int, torch.Tensor]] = {}
         self._handles: dict[int, list[RemovableHandle]] = {}
@@ -61,9 +63,19 @@ class Guards:
 
     def _hook(self, module: Any) -> Iterator[RemovableHandle]:
         yield module.register_forward_pre_hook(_Hook(self._enter), prepend=True)
-        yield module.register_state_dict_pre_hook(_Hook(lambda _: self.finish()))
+        yield module.register_state_dict_pre_hook(_Hook(self._finish_for_state))
         # Its public name came with torch 2.5.
-        yield module._register_load_state_dict_pre_hook(_Hook(lambda _: self.finish()), with_module=True)
+        yield module._register_load_state_dict_pre_hook(_Hook(self._finish_for_state), with_module=True)
+
+    def leave(self) -> None:
+        """The optimizer is gone: takes the hooks off the model once nothing is in flight."""
+        self._left = True
+        self._remove_if_left()
+
+    def _remove_if_left(self) -> None:
+        # torch goes through a module's hooks for its state as they are, through those of forward in a copy.
+        if self._left and self.flight is None and not self._asked_for_state:
+            self.remove()
 
     def remove(self) -> None:
         """Takes the hooks off the model. Idempotent."""
@@ -108,6 +120,14 @@ class Guards:
             self.wait_for(module.parameters(recurse=not module.training))
             if id(module) in self._also:
                 self.wait_for(self._also[id(module)].values())
+        self._remove_if_left()
+
+    def _finish_for_state(self, _: nn.Module) -> None:
+        self._asked_for_state = True
+        try:
+            self.finish()
+        finally:
+            self._asked_for_state = False
 
     def arrived(self, parameter: torch.Tensor) -> None:
         """Backward has made a gradient of `parameter`: somebody must have waited for it.

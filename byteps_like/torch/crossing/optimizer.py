@@ -56,7 +56,7 @@ class Crossing(Distribution):
             super().synchronize(by_scaler)
 
     def __del__(self) -> None:
-        self.guards.remove()
+        self.guards.leave()
 
 
 class CrossBarrierMixin(DistributedOptimizerMixin):

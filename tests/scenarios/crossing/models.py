@@ -58,6 +58,17 @@ def groups_of(model: nn.Module) -> list[dict[str, Any]]:
     ]
 
 
+def output_of(model: nn.Module) -> torch.Tensor:
+    """Of its forward."""
+    with torch.no_grad():
+        return model(batch(0)[0])  # type: ignore[no-any-return]
+
+
+def state_of(model: nn.Module) -> torch.Tensor:
+    """What its state_dict() has, as one vector."""
+    return torch.cat([value.flatten() for value in model.state_dict().values()])
+
+
 class Run:
     """A model with an optimizer that waits (`crosses` False) or not."""
 

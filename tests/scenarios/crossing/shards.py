@@ -3,6 +3,7 @@ is the same sharded optimizer made to wait in step(); both must hold the same bi
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -10,12 +11,15 @@ from torch import nn
 
 from byteps_like.torch.adapt.tuning import Tuning
 from byteps_like.torch.compression.policy import Compress
+from byteps_like.torch.gradients.relay import Relay
+from byteps_like.torch.job import runtime
 from byteps_like.tuner.rounds import TrialPace
 from byteps_like.tuner.search import Listed
 from byteps_like.tuner.setting import Setting
+from tests.fakes.thread_world import DEADLINE
 from tests.scenarios.checks import raises, same_everywhere
 from tests.scenarios.crossing import misuse, updates
-from tests.scenarios.crossing.models import OPTIMIZERS, Loss, Run, plain_loss, same
+from tests.scenarios.crossing.models import OPTIMIZERS, Loss, Run, output_of, plain_loss, same, state_of
 from tests.scenarios.models import batch, flat, mlp, share
 from tests.scenarios.optimizers.sharded import SHARDED, Failing, as_sharded
 from tests.scenarios.optimizers.sharded import Lion as Counting
@@ -151,15 +155,23 @@ def checkpoints_and_memory_in_flight(bps: Any, rank: int, size: int) -> None:
 
 
 def dropped_in_flight(bps: Any, rank: int, size: int) -> None:
-    """The model outlives its optimizer; nothing is lost of the last step."""
-    runs = pair(bps)
-    train(runs, rank, size, range(3))
-    runs[1].optimizer.close()
-    models = [run.model for run in runs]
-    del runs
-    with torch.no_grad():
-        assert torch.equal(*(model(batch(0)[0]) for model in models))
-    assert torch.equal(flat(models[0]), flat(models[1]))
+    """The model outlives its optimizer; nothing is lost of the last step, whoever asks for it, and however late it
+    lands. Then no hook is left."""
+    for ask in (output_of, state_of):
+        runs, go_on = pair(bps), threading.Event()
+        train(runs, rank, size, range(2))
+        runtime.current().of(Relay).put(lambda held=go_on: held.wait(DEADLINE))  # type: ignore[misc]
+        runs[0].train(rank, size, range(2, 3))
+        models = [run.model for run in runs]
+        threading.Timer(0.1, go_on.set).start()
+        runs[1].train(rank, size, range(2, 3))
+        runs[1].optimizer.close()
+        assert runs[0].optimizer._distribution.guards.flight is not None
+        del runs
+        assert torch.equal(*(ask(model) for model in models))
+        assert torch.equal(flat(models[0]), flat(models[1]))
+        output_of(models[0])
+        assert not any(module._forward_pre_hooks or module._state_dict_pre_hooks for module in models[0].modules())
 
 
 def replaced_gradients(bps: Any, rank: int, size: int) -> None:
