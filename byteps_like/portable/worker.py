@@ -40,6 +40,7 @@ from byteps_like.worker.api import (
     Partition,
     TensorSpec,
 )
+from byteps_like.worker.audience import Audience
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.keeping import (
     CallHandle,
@@ -142,7 +143,7 @@ class PortableWorker(Stands):
         self._kept: dict[int, KeepSpec] = {}  # by tensor id
         self._verdict = Verdict(self, self._catalogue.name_keys)
         self._closed = False
-        self._attending: list[Attends] = []
+        self._attending: Audience[Attends] = Audience()
         self._pump = Pump(options.channels(), self._on_lost, self._warn)
         self.last_progress = self._pump.last_progress
         try:
@@ -278,7 +279,7 @@ class PortableWorker(Stands):
 
     def attend(self, who: Attends) -> None:
         """`who` is asked only: where there are portable workers, the job ends when ranks disagree."""
-        self._attending.append(who)
+        self._attending.join(who)
 
     def note_route(self, name: str) -> None:
         """Portable workers publish no counters."""
@@ -387,7 +388,7 @@ class PortableWorker(Stands):
         if event.kind in (EventKind.WARNING, EventKind.LOST):
             self._warn(event.text)
         elif event.question is not None:
-            for who in self._attending:
-                who.asked(event.question)
+            question = event.question
+            self._attending.tell(lambda who: who.asked(question))
         elif event.kind is EventKind.FAILED:
             self.fail(event.error or BytePSLikeError(event.text))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from byteps_like.errors import MismatchError
+from byteps_like.torch.job import lookout
 from tests.fault.bodies import Seen, watch
 
 Call = Callable[[Any, bool, "str | None"], object]
@@ -215,6 +216,20 @@ def roots(bps: Any, rank: int, size: int, deviant: int) -> list[tuple[str, Seen,
 def object_or_sum(bps: Any, rank: int, size: int) -> tuple[Seen, list[int], float]:
     seen = watch(lambda: bps.broadcast_object(1, 0) if rank == 1 else _sum(bps, "layer.weight"))
     return seen, bps.allgather_object(rank), _sum(bps, "layer.weight")
+
+
+def will_be_late(bps: Any, rank: int, size: int) -> None:
+    """In the next world the last rank takes its time to come out of init(): the others are ahead by then."""
+    if rank != size - 1:
+        return
+    make = lookout.Lookout.__init__
+
+    def make_late(*arguments: Any) -> None:
+        lookout.Lookout.__init__ = make  # type: ignore[method-assign]
+        time.sleep(1.5)
+        make(*arguments)
+
+    lookout.Lookout.__init__ = make_late  # type: ignore[method-assign]
 
 
 def joined(bps: Any, rank: int, size: int, named: bool) -> tuple[list[Seen], list[float], list[float]]:

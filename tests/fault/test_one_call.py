@@ -108,7 +108,11 @@ def test_roots_and_kinds_of_object_calls(pool: Pool, cluster: Cluster) -> None:
             assert after == [0, 1, 2]
 
 
-def test_an_object_in_place_of_a_sum(pool: Pool, cluster: Cluster) -> None:
+@pytest.mark.parametrize("late", [False, True], ids=["together", "one late"])
+def test_an_object_in_place_of_a_sum(pool: Pool, cluster: Cluster, late: bool) -> None:
+    """Though a rank comes out of init() when the others have failed in what it is about to call."""
+    if late:
+        pool.run(cluster, mismatches.will_be_late)
     for (name, text, _), after, of_all in pool.run(cluster, mismatches.object_or_sum, together=True):
         assert name == "MismatchError" and "for broadcast_object from rank 0" in text, text
         assert (after, of_all) == ([0, 1, 2], 6.0)

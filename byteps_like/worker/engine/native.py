@@ -44,6 +44,7 @@ from byteps_like.worker.api import (
     SharedMemory,
     TensorSpec,
 )
+from byteps_like.worker.audience import Audience
 from byteps_like.worker.cards import ASSUMED, Cards, NicLoad
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.engine.kept import KeptTensors, Start
@@ -119,8 +120,8 @@ class NativeWorker(Stands):
         self._meter = None if beside or not view.servers else open_meter(config, own_host(config))
         self._started: dict[str, tuple[int, Any]] = {}  # name -> its newest round, and the operation
         self._routes: dict[str, int] = {}
-        self._attending: list[Attends] = []
-        self._missing: list[MissesRanks] = []
+        self._attending: Audience[Attends] = Audience()
+        self._missing: Audience[MissesRanks] = Audience()
         self._gpu: tuple[str, KernelsOf] | None = None  # its uuid
         self._lock = threading.Lock()
         self._verdict = Verdict(self, self._catalogue.name_keys)
@@ -399,11 +400,11 @@ class NativeWorker(Stands):
 
     def attend(self, who: Attends) -> None:
         """See worker.api.Meets."""
-        self._attending.append(who)
+        self._attending.join(who)
 
     def attend_losses(self, who: MissesRanks) -> None:
         """See worker.api.TellsOfLosses."""
-        self._missing.append(who)
+        self._missing.join(who)
 
     def places(self) -> Places:
         """See worker.api.Placed."""
@@ -461,7 +462,7 @@ class NativeWorker(Stands):
         # A thread that comes back from the core while the interpreter ends would bring the whole process down.
         if threading.current_thread() is not self._events:
             self._events.join()
-        self._attending = []
+        self._attending.leave()
 
     # --- waiting ---
 
@@ -548,11 +549,11 @@ class NativeWorker(Stands):
         elif event.kind is EventKind.WARNING:
             logger.warning("rank %d: %s", self.rank, self._catalogue.name_keys(event.text))
         elif event.disagreement is not None:
-            for who in self._attending:
-                who.disagreed(event.disagreement.places, event.disagreement.text)
+            places, text = event.disagreement.places, event.disagreement.text
+            self._attending.tell(lambda who: who.disagreed(places, text))
         elif event.question is not None:
-            for who in self._attending:
-                who.asked(event.question)
+            question = event.question
+            self._attending.tell(lambda who: who.asked(question))
         elif event.kind is EventKind.MOVES:
             logger.info("rank %d: %d tensors will move: %s", self.rank, len(event.moves), event.text)
             self._moves.hear(event.moves)
@@ -561,16 +562,14 @@ class NativeWorker(Stands):
             self._verdict.told(error)
             self._engine.fail(int(error.code), str(error))
             self._communicator.fail(error)
-            for one in self._missing:
-                one.fail(error)
+            self._missing.tell(lambda who: who.fail(error))
 
     def _go_on_without(self, lost: WatchEvent) -> None:
         """These have died. Servers have let go of workers, and what needs those fails; of servers, others take over."""
         logger.warning("rank %d: %s; the others go on", self.rank, lost.text)
         for rank in lost.ranks:
             self._communicator.lose(rank, PeerLostError(lost.text, rank=self.rank, peer=f"worker {rank}"))
-            for one in self._missing:
-                one.hear(rank)
+            self._missing.tell(partial(_has_died, rank))
         for server in lost.servers:
             self._engine.go_on_without(server, lost.text)
 
@@ -612,6 +611,10 @@ def cards_of(view: View) -> Cards:
 
 def _placed_on(gpu: OnGpu | None) -> tuple[int, int]:
     return (0, 0) if gpu is None else (gpu.address, gpu.stream)
+
+
+def _has_died(rank: int, who: MissesRanks) -> None:
+    who.hear(rank)
 
 
 def _peer(member: Member) -> Peer:
