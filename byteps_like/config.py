@@ -131,7 +131,7 @@ class Config:
         1, "Fewest workers with which an elastic job goes on; with fewer, they wait for others.", job_wide=True
     )
     max_workers: int = _setting(
-        0, "Most workers of an elastic job; those beyond are spares, and wait. 0: world_size.", job_wide=True
+        0, "Most workers of an elastic job; those beyond are hot spares. 0: world_size.", job_wide=True
     )
     step_period: float = _setting(
         0.0,

@@ -64,7 +64,7 @@ MaxWorkers = Annotated[
     typer.Option(min=1, help="Replace workers that die, and let others join, up to so many: an elastic job."),
 ]
 Spares = Annotated[
-    int, typer.Option(min=0, help="Of an elastic job: worker processes beyond --max-workers, which wait.")
+    int, typer.Option(min=0, help="Of an elastic job: worker processes beyond --max-workers, ready to take over.")
 ]
 Discover = Annotated[
     str, typer.Option(metavar="SCRIPT", help="Of an elastic job: a script that prints host:slots lines.")

@@ -113,6 +113,7 @@ class EventKind(StrEnum):
     JOINERS = "joiners"  # others wait to join, and there is room for them
     DRAIN = "drain"  # this member is to leave: a server now, a worker at its next commit
     NEWCOMER = "newcomer"  # somebody would catch up with the workers before it joins: `newcomer`
+    LEFT_OUT = "left out"  # a world has begun without this worker, which waits for room
 
 
 @dataclass(frozen=True)

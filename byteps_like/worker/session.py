@@ -23,8 +23,8 @@ from byteps_like.worker.meeting import MeetingSeat
 logger = logging.getLogger(__name__)
 
 
-def connect(config: Config, seat: MeetingSeat | None = None) -> Worker:
-    """Joins the job that `config` describes; blocks until its world has formed.
+def connect(config: Config, seat: MeetingSeat | None = None, waits: bool = True) -> Worker:
+    """Joins the job that `config` describes; blocks until its world has formed. `waits`: see ControlClient.join.
 
     A world of one without servers needs no other process. Without a scheduler the ranks meet at a store (`seat`,
     else that of MASTER_ADDR), and rank 0 embeds scheduler and servers. Without the native core the worker is the
@@ -43,12 +43,13 @@ def connect(config: Config, seat: MeetingSeat | None = None) -> Worker:
     client = ControlClient(config)
     with ExitStack() as undo:
         undo.callback(client.leave)
-        worker = _join_native(config, client, undo) if native_core() else _join_portable(config, client)
+        join = _join_native if native_core() else _join_portable
+        worker = join(config, client, undo, waits)
         undo.pop_all()
         return worker
 
 
-def _join_native(config: Config, client: ControlClient, undo: ExitStack) -> Worker:
+def _join_native(config: Config, client: ControlClient, undo: ExitStack, waits: bool) -> Worker:
     """Listens for the other workers, then joins: they learn of the address by the world."""
     from byteps_like.collectives.communicator import Communicator
     from byteps_like.worker.engine.native import NativeWorker
@@ -58,9 +59,8 @@ def _join_native(config: Config, client: ControlClient, undo: ExitStack) -> Work
             recorder.take(parse_steps(config.trace, config.trace_steps))
         communicator = Communicator(config, config.job, client.secret)
     undo.callback(communicator.close)
-    view = client.join(
-        own_member(config, MemberRole.WORKER, urls=communicator.own.urls, native=native_core()), config.join_timeout
-    )
+    member = own_member(config, MemberRole.WORKER, urls=communicator.own.urls, native=native_core())
+    view = client.join(member, config.join_timeout, waits)
     config = config.held_to(view.settings)
     worker = NativeWorker(config, client, view, communicator)
     if view.servers:
@@ -79,10 +79,10 @@ def _declining(config: Config) -> Iterator[None]:
         raise
 
 
-def _join_portable(config: Config, client: ControlClient) -> Worker:
+def _join_portable(config: Config, client: ControlClient, _: ExitStack, waits: bool) -> Worker:
     from byteps_like import portable
 
-    view = client.join(own_member(config, MemberRole.WORKER, native=native_core()), config.join_timeout)
+    view = client.join(own_member(config, MemberRole.WORKER, native=native_core()), config.join_timeout, waits)
     logger.warning("the native core is not installed: using the portable worker (NumPy and ZeroMQ), which is slower")
     return portable.connect(config.held_to(view.settings), client, view)
 

@@ -61,9 +61,11 @@ class ControlClient:
 
     # --- joining and leaving ---
 
-    def join(self, member: Member, timeout: float | None = None) -> View:
+    def join(self, member: Member, timeout: float | None = None, waits: bool = True) -> View:
         """Blocks until the world has formed; `member` with rank -1 is given a rank (see `member`).
 
+        If an elastic job has no room for it yet, it waits, or unless it `waits`, raises LeftOutError when the others'
+        world has begun.
         Raises RefusedError (wrong secret, job, size, setting; duplicate; late) with who and why, DeadlineError naming
         who is missing after `timeout` (default: join_timeout), PeerLostError if the scheduler dies meanwhile.
         """
@@ -73,7 +75,12 @@ class ControlClient:
             if self._session is not None:
                 raise ConfigError("this client has already joined; create a new one")
             self._session = Session(
-                self.config, self.secret, self._claim(member, timeout), self._on_event, lambda: self._stats_source()
+                self.config,
+                self.secret,
+                self._claim(member, timeout),
+                self._on_event,
+                lambda: self._stats_source(),
+                waits=waits,
             )
         try:
             return self._loop.run(self._session.join())

@@ -1,8 +1,8 @@
 """Processes that would catch up with the workers of an elastic job before they join. Lives on its service's loop.
 
-They are no members. The scheduler only lets each know the other: workers hear of the newcomer's address, and the
-newcomer of theirs, when they have begun to send, at a commit. It keeps nothing: where another one takes its place, a
-newcomer asks that.
+Spares, for whom the next world has no room yet, follow the workers until it has. Those who follow are no members. The
+scheduler only lets each know the other: workers hear of the newcomer's address, and the newcomer of theirs, when they
+have begun to send, at a commit. It keeps nothing: where another one takes its place, a newcomer asks that.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.errors import BytePSLikeError, DeadlineError, RefusedError
 from byteps_like.worker.api import Newcomer
 
+MOST_FED = 16
+"""Newcomers that are fed in one world: what each gets of a step is as long as the gradients."""
 _ENDED = "the world that was to be caught up with has ended"
 
 
@@ -93,12 +95,11 @@ class Newcomers:
         return newcomer.number
 
     def _check_place(self) -> None:
-        """Raises RefusedError unless a world runs, in which its workers send their state, and the next has room."""
-        epoch, forming = self._membership.epoch, self._membership.forming
-        succession = forming.succession()
+        """Raises RefusedError unless a world runs, whose workers send their state, and not to so many yet."""
+        epoch, succession = self._membership.epoch, self._membership.forming.succession()
         if not self._world or epoch is None:
             raise RefusedError("no world runs that could be caught up with", operation="catch up")
         if succession is None or not all(seat.member.native for seat in epoch.workers()):
             raise RefusedError("the workers of this job feed no newcomers", operation="catch up")
-        if epoch.staying + len(forming.workers) + len(self._waiting) >= succession.limits.most:
-            raise RefusedError("the next world has no room for more workers", operation="catch up")
+        if self.count >= MOST_FED:
+            raise RefusedError(f"the workers feed {self.count} newcomers already", operation="catch up")

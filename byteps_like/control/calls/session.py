@@ -46,6 +46,10 @@ _BACKSTOP = 2.0
 """Seconds after its deadline within which the scheduler must have told who is missing."""
 
 
+class LeftOutError(BytePSLikeError):
+    """A world has begun without this worker, which has not come back to its job: there is no room for it yet."""
+
+
 class Session:
     """One member's calls and streams. Everything but the plain attributes belongs to the control loop."""
 
@@ -57,8 +61,9 @@ class Session:
         on_event: Callable[[WatchEvent], None],
         stats: Callable[[], Mapping[str, float]],
         connect: Connect | None = None,
+        waits: bool = True,
     ) -> None:
-        """`connect`: as a Ruler's."""
+        """`connect`: as a Ruler's. `waits`: for room, when a world has begun without it."""
         self.id = claim.id
         self.member: Member | None = None
         """This member in the newest view."""
@@ -86,6 +91,7 @@ class Session:
         self._may_be_replaced = False
         """By another scheduler, if this one ends."""
         self._grace = max(SCHEDULER_GRACE, 1.5 * config.peer_grace)
+        self._waits = waits
         self._scheduler = f"scheduler {config.scheduler}"
         self._views: asyncio.Queue[View | BytePSLikeError] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
@@ -97,7 +103,7 @@ class Session:
     # --- joining and leaving ---
 
     async def join(self) -> View:
-        """Connects, claims the place and waits for the world."""
+        """Connects, claims the place and waits for the world. Raises LeftOutError where it does not wait for room."""
         deadline = _now() + self._claim.timeout
         self._check_open()
         self._tasks.append(asyncio.create_task(self._look_out()))
@@ -315,6 +321,10 @@ class Session:
             if self._claim.member.role is MemberRole.SERVER:
                 self.dismissal = None  # nobody is to come in its place any more
             self._views.put_nowait(ShutdownError(event.text))
+        elif event.kind is EventKind.LEFT_OUT:
+            if not self._waits:
+                self._views.put_nowait(LeftOutError(event.text, operation="join"))
+            return
         elif event.kind is EventKind.JOINERS or (event.kind is EventKind.LOST and self._config.elastic):
             self.changes += 1
         elif event.kind is EventKind.DRAIN:

@@ -40,6 +40,7 @@ _KINDS = {
     EventKind.JOINERS: pb.Event.KIND_JOINERS,
     EventKind.DRAIN: pb.Event.KIND_DRAIN,
     EventKind.NEWCOMER: pb.Event.KIND_NEWCOMER,
+    EventKind.LEFT_OUT: pb.Event.KIND_LEFT_OUT,
 }
 _KIND_OF = {value: kind for kind, value in _KINDS.items()}
 _DRAINS = {

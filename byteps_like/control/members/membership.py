@@ -226,6 +226,8 @@ class Membership:
                 self._drains.follow(before, seat)
         else:
             self._tell_of_joiners()
+            if self.state is JobState.RUNNING and seat is not None and seat.is_worker:
+                self._tell_left_out([seat])
 
     def _expect_back(self, seat: Seat, now: float, returning: bool) -> None:
         seat.returning = returning
@@ -600,6 +602,12 @@ class Membership:
             self._send([seat for seat in self._current().present() if seat.is_worker],
                        WatchEvent(EventKind.JOINERS, text))  # fmt: skip
 
+    def _tell_left_out(self, seats: list[Seat]) -> None:
+        """Those who wait, if there is no room for them in the world that runs."""
+        succession, epoch = self.forming.succession(), self._current()
+        if succession is not None and epoch.staying >= succession.limits.most:
+            self._send(seats, WatchEvent(EventKind.LEFT_OUT, f"there is no room beside the {epoch.staying} that run"))
+
     def _run_if_ready(self, now: float) -> None:
         epoch = self._current()
         if self.state is JobState.PREPARING and all(seat.ready for seat in epoch.seats.values()):
@@ -608,6 +616,7 @@ class Membership:
             self._send(epoch.workers(), epoch.view)
             self._tell_drained(epoch.seats.values())
             self._tell_of_joiners()
+            self._tell_left_out(list(self.forming.workers.values()))
 
     def _current(self) -> Epoch:
         assert self.epoch is not None

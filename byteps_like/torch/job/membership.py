@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import atexit
 import threading
+from contextlib import suppress
 from typing import Any
 
 from byteps_like.config import Config
+from byteps_like.control.calls.returning import is_returning
+from byteps_like.control.calls.session import LeftOutError
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.beginning import at_group, begin, place_beside
@@ -30,8 +33,9 @@ def init(
     default process group, which then gives rank and size, or at MASTER_ADDR and MASTER_PORT like torch's `env://`.
     Blocks until all members have joined. A second call without `shutdown()` in between does nothing.
 
-    To an elastic job whose world runs already it only comes: it joins with its first operation, or in `elastic.run`,
-    which blocks instead. Until then `rank()` and `size()` are those that it would have now.
+    To an elastic job whose world runs already, or begins without it for want of room, it only comes: it joins with its
+    first operation, or in `elastic.run`, which blocks instead. Until then `rank()` and `size()` are those that it would
+    have now.
 
     `process_sets`, as in Horovod, lists initial ProcessSets or lists of ranks. `lazy` is accepted for BytePS and
     ignored. Horovod's `comm`, the argument in the same position, must mean all ranks: None or an empty list.
@@ -44,19 +48,24 @@ def init(
         raise InvalidArgumentError("init(comm=...) is not supported: the world comes from the launcher")
     with _lock:
         if not _runtime.initialized():
-            found, seat = begin(settings) if config is None else at_group(config, vars(config))
-            standing = place_beside(found)
-            if standing is None:
-                _enter(found, seat)
-            else:
-                _runtime.postpone(Pending(found, standing, _join_pending))
+            _come(*(begin(settings) if config is None else at_group(config, vars(config))))
     for item in sets:
         if not _runtime.current().has_scope(item.process_set_id or -1, item.ranks):
             register(_runtime.current(), item)
 
 
-def _enter(config: Config, seat: MeetingSeat | None = None) -> None:
-    runtime = Runtime(_connect(config, seat), config.partition_bytes, config)
+def _come(config: Config, seat: MeetingSeat | None) -> None:
+    while not _runtime.initialized():
+        standing = place_beside(config)
+        if standing is not None:
+            _runtime.postpone(Pending(config, standing, _join_pending))
+            return
+        with suppress(LeftOutError):
+            _enter(config, seat, waits=not config.elastic or is_returning())
+
+
+def _enter(config: Config, seat: MeetingSeat | None = None, waits: bool = True) -> None:
+    runtime = Runtime(_connect(config, seat, waits), config.partition_bytes, config)
     pace(runtime)
     serve(runtime)
     _runtime.install(runtime)
@@ -73,13 +82,13 @@ def _join_pending() -> None:
             _enter(pending.config)
 
 
-def _connect(config: Config, seat: MeetingSeat | None) -> Worker:
+def _connect(config: Config, seat: MeetingSeat | None, waits: bool) -> Worker:
     if config.is_alone:
         return LocalWorker(config.partition_bytes)
     # Not at the top: a world of one needs neither the control plane nor the native core.
     from byteps_like.worker.session import connect
 
-    return connect(config, seat)
+    return connect(config, seat, waits)
 
 
 def serve(runtime: Runtime) -> None:

@@ -24,7 +24,7 @@ class ElasticJob:
         usual = {"secret": "a secret that only the tests know", "job": "elastic", "host": "127.0.0.1"}
         self.settings: dict[str, Any] = {**usual, "elastic": True, "max_workers": 4, "num_servers": 0, **settings}
         self._state = state
-        self._pool = ThreadPoolExecutor(8)
+        self._pool = ThreadPoolExecutor(32)
         self.workers: list[ControlClient] = []
         self.settings["scheduler"] = "127.0.0.1:0"
         self.start_scheduler()
@@ -38,11 +38,13 @@ class ElasticJob:
         """Of a member, or of somebody who would become one."""
         return Config.from_env({}, **(self.settings | more))
 
-    def join(self, rank: int = -1, *, role: str = "worker", **member: Any) -> tuple[ControlClient, Future[Any]]:
+    def join(
+        self, rank: int = -1, *, role: str = "worker", waits: bool = True, **member: Any
+    ) -> tuple[ControlClient, Future[Any]]:
         """Somebody who comes, and the view that it waits for."""
         client = ControlClient(self.config(role=role))
         own: dict[str, Any] = {"host_id": "boot", "host": "here", "pid": 1, **member}
-        return client, self._pool.submit(client.join, Member(MemberRole(role), rank, **own), PATIENCE)
+        return client, self._pool.submit(client.join, Member(MemberRole(role), rank, **own), PATIENCE, waits)
 
     def form(self, *members: dict[str, Any]) -> list[ControlClient]:
         """The workers of a world, one with each of these fields of a Member."""

@@ -3,6 +3,7 @@ and nobody waits for them to be sent."""
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -147,7 +148,7 @@ def test_a_newcomer_that_dies_costs_nobody_anything(tmp_path: Path, warm_python:
 
 @pytest.mark.parametrize("servers", [0, 1])
 def test_a_worker_that_dies_while_it_sends(tmp_path: Path, servers: int, warm_python: list[str]) -> None:
-    """The newcomer asks again in the other one's next world, and joins when it has what that has."""
+    """The other one sends the newcomer its part, too, or all anew."""
     goal = {"KIND": "adam", "GOAL": "100000", "SIZE": "3"}
     with training(tmp_path, warm_python, goal, servers=servers) as (job, (survivor, victim)):
         newcomer = job.start(**goal, SLOW=str(tmp_path / "go"))
@@ -160,7 +161,83 @@ def test_a_worker_that_dies_while_it_sends(tmp_path: Path, servers: int, warm_py
         ours, its = told(survivor, newcomer, kind="began")
         assert (ours["weights"], ours["step"]) == (its["weights"], its["step"])
         assert (its["rank"], its["size"]) == (1, 2)
-        assert its["moved"] < SMALL < WEIGHTS and len(newcomer.events("held")) == 2
+        assert its["moved"] < SMALL < WEIGHTS
+
+
+def start_spare(job: ElasticJob, goal: dict[str, str]) -> ElasticWorker:
+    """One for which there is no room, once it follows the others."""
+    spare = job.start(**goal, TOLD="1", SLOW=__file__)
+    wait_until_it_follows(job, spare)
+    return spare
+
+
+def wait_until_it_follows(job: ElasticJob, spare: ElasticWorker, states: int = 1) -> None:
+    """From the so manieth state that it has been sent."""
+    job.wait(lambda: len(spare.events("held")) == states, "the state")
+    before = len(spare.events("made"))
+    job.wait(lambda: len(spare.events("made")) > before + 3, "a spare that makes steps again")
+
+
+@pytest.mark.parametrize("kind", ["adam", "ddp"])
+@pytest.mark.parametrize("servers", [0, 1])
+def test_a_spare_takes_the_place_of_one_that_dies(
+    tmp_path: Path, kind: str, servers: int, warm_python: list[str]
+) -> None:
+    """It has all that the others have: nobody sends or waits for it."""
+    goal = {"KIND": kind, "GOAL": "100000", "SIZE": "3"}
+    with training(tmp_path, warm_python, goal, servers, most=2) as (job, (survivor, victim)):
+        spare = start_spare(job, goal)
+        assert len(survivor.events("began")) == 1 and not spare.events("began")
+        victim.process.kill()
+        job.wait(lambda: bool(spare.events("began")), "the spare")
+        job.wait(lambda: len(survivor.events("began")) > 1, "the other one")
+        ours, its = told(survivor, spare, kind="began")
+        assert (ours["size"], its["rank"], its["size"]) == (2, 1, 2), "the world has as many as before"
+        assert (ours["weights"], ours["step"]) == (its["weights"], its["step"])
+        assert its["moved"] < SMALL < WEIGHTS
+        job.wait(lambda: len(spare.events("step")) > 3, "steps with it")
+        steps = steps_of(survivor)
+        assert steps == list(range(1, len(steps) + 1)), "a step was lost, or made twice"
+
+
+def test_a_spare_follows_from_the_beginning(tmp_path: Path, warm_python: list[str]) -> None:
+    """All come at the same time, and nobody knows yet for whom there is room."""
+    goal = {"KIND": "adam", "GOAL": "100000", "SIZE": "3", "TOLD": "1", "SLOW": __file__}
+    with (
+        closing(Cluster(2, 1, elastic=True, max_workers=2, transport="tcp")) as cluster,
+        ElasticJob(cluster, tmp_path, [*warm_python, str(SCRIPT)]) as job,
+    ):
+        workers = [job.start(**goal) for _ in range(3)]
+        job.wait(lambda: sum(len(worker.events("step")) > 5 for worker in workers) == 2, "some steps")
+        survivor, victim, spare = sorted(workers, key=lambda worker: not worker.events("step"))
+        wait_until_it_follows(job, spare)
+        victim.process.kill()
+        job.wait(lambda: bool(spare.events("began")), "the spare")
+        assert spare.events("began")[0]["moved"] < SMALL < WEIGHTS
+        job.wait(lambda: len(spare.events("step")) > 3, "steps with it")
+        steps = steps_of(survivor)
+        assert steps == list(range(1, len(steps) + 1)), "a step was lost, or made twice"
+
+
+def test_one_spare_after_the_other(tmp_path: Path, warm_python: list[str]) -> None:
+    """The second one goes on following through the world that the first one comes into, whose workers send it their
+    state: of those that did so before only one is left."""
+    goal = {"KIND": "adam", "GOAL": "100000", "SIZE": "3"}
+    with training(tmp_path, warm_python, goal, servers=1, most=2) as (job, (first, second)):
+        spares = [start_spare(job, goal), start_spare(job, goal)]
+        first.process.send_signal(signal.SIGTERM)  # it leaves in order
+        job.wait(lambda: any(spare.events("began") for spare in spares), "a spare")
+        spares.sort(key=lambda spare: not spare.events("began"))
+        job.wait(lambda: len(spares[0].events("step")) > 3, "steps with it")
+        wait_until_it_follows(job, spares[1], states=2)
+        assert not spares[1].events("began")
+        second.process.kill()
+        job.wait(lambda: bool(spares[1].events("began")), "the other spare")
+        for spare in spares:
+            assert spare.events("began")[0]["moved"] < SMALL < WEIGHTS
+        job.wait(lambda: len(spares[1].events("step")) > 3, "steps with it")
+        ours, its = told(*spares, kind="began")
+        assert (ours["weights"], ours["step"]) == (its["weights"], its["step"])
 
 
 def test_another_one_joins_meanwhile(tmp_path: Path, warm_python: list[str]) -> None:

@@ -3,9 +3,9 @@
 Steps go on until there have been `GOAL` in a world of `SIZE`, of those alone that all have made since there is the
 file `FROM`, if one is named. `KIND` is how: "adam", with clipped gradients; "ddp", a module whose gradients are
 averaged in backward, with a rate that changes; "crossing", whose steps can't be followed.
-With `UNCOMMITTED` nothing is kept. A newcomer with `SPOIL` adds something to its weights in each step; one with
-`SLOW`, a path, takes the state of the others, but does not get on until there is such a file. While there is a file
-`PAUSE` nobody makes steps.
+With `UNCOMMITTED` nothing is kept. With `TOLD` each says so when it makes a step, be it one of the others' again. A
+newcomer with `SPOIL` adds something to its weights in each step; one with `SLOW`, a path, takes the state of the
+others, but does not get on until there is such a file. While there is a file `PAUSE` nobody makes steps.
 """
 
 import json
@@ -40,6 +40,8 @@ else:
     optimizer = bps.DistributedOptimizer(
         plain, model.named_parameters(), cross_barrier=KIND == "crossing", model=model if KIND == "crossing" else None
     )
+if "TOLD" in os.environ:
+    optimizer.register_step_post_hook(lambda *_: say(event="made"))
 if "SPOIL" in os.environ:
     optimizer.register_step_post_hook(lambda *_: next(model.parameters()).data.add_(1.0))
 if "SLOW" in os.environ:

@@ -5,5 +5,5 @@ kept, and then a stripe of each step's gradients, by which the newcomer makes th
 is compared with what the others have, so that nothing here has to be right for the job to be. Only torch.elastic
 imports it.
 
-Private: feed, followed, messages, newcomer, steps, stripes.
+Private: feed, followed, messages, newcomer, pursuit, steps, stripes.
 """

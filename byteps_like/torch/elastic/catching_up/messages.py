@@ -1,5 +1,5 @@
 """What travels from a worker to a newcomer: records, each of which is a head, a text, a stripe of its tensors, and how
-many more wait."""
+many more wait; and what the newcomer says to that."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ CHUNK_BYTES = 256 << 10
 MOST_FEEDERS = 16
 """Ranks that send: as many as fill any link, and no more threads than that."""
 BULK = CallOptions(traffic=Traffic.BULK)
-_HEAD, _BEHIND = struct.Struct("<qqq"), struct.Struct("<q")
+MOST_OPEN = 8
+"""Records that a newcomer gets before it has made the first of them: what must wait does so at the workers, whose
+queues have a limit."""
+PULSE_SECONDS = 0.25
+"""Between two signs of life: shorter than anybody waits in silence."""
+_HEAD, _BEHIND, _WORD = struct.Struct("<qqqq"), struct.Struct("<q"), struct.Struct("<qqq")
 _LONGEST_TEXT = 1 << 30
 
 
@@ -36,6 +41,8 @@ class RecordHead:
     """0 is the state of a commit, all that follow are steps; what is below 0 is no record."""
     text_bytes: int
     stripe_bytes: int
+    stripe: int = 0
+    """Whose part of it this is: the sender's, or that of the sender before it, for which it stands in."""
 
     BYTES = _HEAD.size
     PULSE = -1
@@ -43,13 +50,13 @@ class RecordHead:
     WORLD = -2
     """After `text_bytes` records the world of number `stripe_bytes` has begun."""
     END = -3
-    """This worker leaves the job: it sends no more records than there were, which is `text_bytes`."""
+    """This worker leaves the job, and sends no more."""
     GIVEN_UP = -4
     """It sends no more, and won't if it is asked again."""
 
     def packed(self) -> Bytes:
         """As it travels."""
-        return as_bytes(_HEAD.pack(self.number, self.text_bytes, self.stripe_bytes))
+        return as_bytes(_HEAD.pack(self.number, self.text_bytes, self.stripe_bytes, self.stripe))
 
     @classmethod
     def unpacked(cls, data: Bytes) -> RecordHead:
@@ -58,6 +65,34 @@ class RecordHead:
         if not (head.number >= cls.GIVEN_UP and 0 <= head.text_bytes <= _LONGEST_TEXT and head.stripe_bytes >= 0):
             raise CorruptError(f"a worker has sent {head}, which can't be", operation="catch up")
         return head
+
+
+@dataclass(frozen=True)
+class Word:
+    """What a newcomer tells a worker: how far it is, and for whom that worker is to stand in."""
+
+    made: int
+    """Records that it needs no more."""
+    stripe: int = -1
+    """Of the sender before the one that is told, which is lost."""
+    first: int = 0
+    """The first record of which that is missing."""
+
+    BYTES = _WORD.size
+
+    def packed(self) -> Bytes:
+        """As it travels."""
+        return as_bytes(_WORD.pack(self.made, self.stripe, self.first))
+
+    @classmethod
+    def unpacked(cls, data: Bytes) -> Word:
+        """The same again."""
+        return cls(*_WORD.unpack(data.tobytes()))
+
+
+def stand_in(sender: int, feeders: int) -> int:
+    """Who holds the stripes of `sender` as well: the next one; itself, if there is no other."""
+    return (sender + 1) % feeders
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,10 @@ import pytest
 from byteps_like.control import bounds
 from byteps_like.control.calls.client import ControlClient, query_status
 from byteps_like.control.calls.loop import control_loop
+from byteps_like.control.calls.newcomers import MOST_FED
 from byteps_like.control.calls.ruler import one_call
 from byteps_like.control.calls.secret import load
+from byteps_like.control.calls.session import LeftOutError
 from byteps_like.control.types import EventKind, WatchEvent
 from byteps_like.control.v1 import scheduler_pb2 as pb
 from byteps_like.errors import DeadlineError, InvalidArgumentError, PeerLostError, RefusedError, StalledError
@@ -191,28 +193,39 @@ def test_jobs_that_feed_nobody(settings: dict[str, Any], members: list[dict[str,
         assert not first.newcomers and query_status(job.config()).text == ""
 
 
-def test_there_is_room_for_those_who_wait_and_for_other_newcomers(job: ElasticJob) -> None:
-    first, second = job.form(*PAIR)
-    waiting, _ = job.join()
-    until(lambda: first.changes)
-    call = job.catch_up("a")
-    heard(second, 1)
-    assert "no room" in refusal(job.catch_up("b"))
-    waiting.leave()
-    job.catch_up("b")
-    assert [one.address for one in heard(second, 2)] == ["a", "b"]
-    assert "no room" in refusal(job.catch_up("c"))
-    assert not call.done()
+def test_spares_follow_as_well_but_not_any_number(job: ElasticJob) -> None:
+    """Workers don't leave their world for somebody whom the next one has no room for."""
+    first, _ = job.form(*PAIR)
+    calls = [job.catch_up(f"address {number}") for number in range(MOST_FED)]
+    known = heard(first, MOST_FED)
+    assert "feed 16 newcomers already" in refusal(job.catch_up("one more"))
+    first.feed(known[0].number, "they do")
+    until(lambda: any(call.done() for call in calls))
+    assert "feed 16 newcomers already" in refusal(job.catch_up("one more")), "it is fed as before"
+    first.feed(known[1].number, "")
+    until(lambda: sum(call.done() for call in calls) == 2)
+    job.catch_up("one more")
+    assert heard(first, MOST_FED + 1)[-1].address == "one more"
+    assert first.changes == 0
 
 
-def test_a_world_of_the_size_that_was_asked_for_has_no_room() -> None:
-    with closing(ElasticJob(max_workers=0)) as job:
-        first, second = job.form(*PAIR)
-        assert "no room" in refusal(job.catch_up("a"))
-        second.leave()
-        job.catch_up("a")
-        assert heard(first, 1)[0].address == "a"
-        assert not second.newcomers
+def test_a_spare_that_does_not_wait_hears_when_the_others_run() -> None:
+    """It may come while they are forming a world, or when they have one."""
+    with closing(ElasticJob(max_workers=2, world_size=2)) as job:
+        joining = [job.join(-1, waits=False) for _ in range(3)]
+        until(lambda: all(view.done() for _, view in joining))
+        left_out = [view for _, view in joining if view.exception() is not None]
+        assert len(left_out) == 1
+        _, late = job.join(waits=False)
+        with pytest.raises(LeftOutError, match="no room beside the 2 that run"):
+            left_out[0].result(PATIENCE)
+        with pytest.raises(LeftOutError, match="no room beside the 2 that run"):
+            late.result(PATIENCE)
+        job.workers = [client for client, view in joining if view.exception() is None]
+        waiting, its = job.join()
+        until(lambda: len(query_status(job.config()).members) == 3)
+        assert not its.done()
+        waiting.leave()
 
 
 def fail(job: ElasticJob) -> None:

@@ -253,6 +253,22 @@ def test_a_loss_that_an_epoch_outlives_makes_room_for_who_waits(job: Elastic) ->
     assert isinstance(job.failure("w1"), Exception), "fewer than min_workers can't go on"
 
 
+def test_who_has_no_room_hears_that_a_world_runs_without_it(job: Elastic) -> None:
+    job.agreed = {**ROOM, "max_workers": "3"}
+    job.come("w1", "w2", "w3")
+    job.come("w4")
+    assert len(job.events("w4", EventKind.LEFT_OUT)) == 1
+    job.again("w1", "w2", "w3")
+    assert job.state is JobState.RUNNING and len(job.names("w101")) == 3
+    assert len(job.events("w4", EventKind.LEFT_OUT)) == 2, "of the next world, too"
+    assert not any(job.events(f"w10{number}", EventKind.LEFT_OUT) for number in (1, 2, 3))
+
+
+def test_whom_the_next_world_has_room_for_hears_nothing(job: Elastic) -> None:
+    job.come("w1", "w2", "w3", "w4")
+    assert not job.events("w4", EventKind.LEFT_OUT) and job.events("w1", EventKind.JOINERS)
+
+
 @pytest.mark.parametrize("moment", ["running", "over", "back"])
 def test_another_scheduler_knows_whom_to_wait_for(job: Elastic, moment: str) -> None:
     job.come("w1", "w2", "w3")

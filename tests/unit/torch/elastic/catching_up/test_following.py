@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import byteps_like.torch as bps
 from byteps_like.config import Config
@@ -59,8 +61,8 @@ class Trainee:
 class Job:
     """Some workers, which all feed one newcomer."""
 
-    def __init__(self, workers: int, transport: str = "auto", **settings: Any) -> None:
-        self.workers, self.newcomer = [Trainee(1) for _ in range(workers)], Trainee(2)
+    def __init__(self, workers: int, transport: str = "auto", width: int = 300, **settings: Any) -> None:
+        self.workers, self.newcomer = [Trainee(1, width) for _ in range(workers)], Trainee(2, width)
         self.step(0)
         communicators = [listening(config(transport, **settings)) for _ in range(workers + 1)]
         world = FeedingWorld.of(FeedingWorld(tuple(map(address_of, communicators))).text)
@@ -68,6 +70,8 @@ class Job:
         self.feeds = [self._feed(*one, world) for one in zip(self.workers, communicators, groups, strict=False)]
         what = followed(self.newcomer.state)
         self.following = CatchingUp(communicators[-1], world, what, config())
+        self.following.begin()
+        self.following.make()
 
     def _feed(self, worker: Trainee, communicator: Any, group: Any, world: FeedingWorld, secret: str = "5") -> Feed:
         worker.state.save()
@@ -152,16 +156,70 @@ def test_a_newcomer_goes_on_though_others_join() -> None:
 
 
 def test_a_worker_that_leaves_sends_the_little_that_a_newcomer_lacks() -> None:
+    """Nobody else could."""
+    with closing(Job(1)) as job:
+        job.following.wait_until_near()
+        job.step(1)
+        job.feeds[0].begin_world(WORLD)
+        job.feeds[0].leave(time.monotonic() + 30)
+        assert job.following.wait_until_level(WORLD)
+        assert job.newcomer.bits() == job.workers[0].bits()
+
+
+def go_on(job: Job, steps: range) -> None:
+    """The newcomer makes the same steps, and is level in the end."""
+    for number in steps:
+        job.step(number)
+    job.following.wait_until_near()
+    job.finish()
+    assert job.following.wait_until_level(WORLD), job.following.error
+    assert job.newcomer.bits() == job.workers[0].bits()
+
+
+def test_where_a_worker_leaves_another_one_sends_its_part() -> None:
     with closing(Job(2)) as job:
         job.following.wait_until_near()
         job.step(1)
         job.feeds[1].leave(time.monotonic() + 30)
-        job.feeds[0].begin_world(WORLD)
-        assert job.following.wait_until_level(WORLD)
-        assert job.newcomer.bits() == job.workers[0].bits()
-        job.step(2)
-        until(lambda: job.following.error)
-        assert isinstance(job.following.error, PeerLostError) and "has left" in str(job.following.error)
+        go_on(job, range(2, 30))
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize(("workers", "lost"), [(2, [0]), (2, [1]), (3, [2]), (5, [4, 1])])
+def test_where_a_worker_is_lost_another_one_sends_its_part(workers: int, lost: list[int], transport: str) -> None:
+    with closing(Job(workers, transport)) as job:
+        job.following.wait_until_near()
+        for number, rank in enumerate(lost):
+            job.step(number + 1)
+            job.feeds[rank].close()
+        go_on(job, range(len(lost) + 1, 40))
+
+
+@given(st.integers(2, 4), st.integers(0, 3), st.floats(0, 0.03), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_whenever_a_worker_is_lost(workers: int, lost: int, after: float, is_slow: bool) -> None:
+    """In the middle of the state, of a step, or between two; steps that it has put may not have come from it."""
+    with closing(Job(workers, "tcp", width=20_000)) as job:
+        if is_slow:
+            make = job.following._make
+            job.following._make = lambda record: (time.sleep(0.01), make(record))  # type: ignore[method-assign]
+        end = threading.Timer(after, job.feeds[lost % workers].close)
+        end.start()
+        go_on(job, range(1, 12))
+        end.join()
+
+
+def test_where_two_are_lost_that_hold_the_same_the_newcomer_hears_so() -> None:
+    for lost in ([0, 1], [1, 0], [2, 0]):
+        with closing(Job(3)) as job:
+            job.following.wait_until_near()
+            for rank in lost:
+                job.feeds[rank].close()
+            until(lambda: job.following.error is not None)
+            assert isinstance(job.following.error, PeerLostError) and "goodbye" in str(job.following.error)
+            job.following.wait_until_near()
+            job.finish()
+            assert not job.following.wait_until_level(WORLD)
 
 
 def test_a_newcomer_that_is_given_up_hears_so() -> None:
@@ -206,7 +264,7 @@ def test_a_newcomer_takes_in_no_more_than_it_can_make(monkeypatch: pytest.Monkey
             job.step(number)
         until(lambda: job.following.made == 1)
         time.sleep(1.0)  # for what must not come in
-        assert job.following.made == 1 and len(job.following._records) <= newcomer._MOST_OPEN
+        assert job.following.made == 1 and len(job.following._records) <= newcomer.MOST_OPEN
         may_go_on.set()
         job.finish()
         assert job.following.wait_until_level(WORLD) and job.following.made == 40
@@ -226,17 +284,6 @@ def test_workers_go_on_without_a_newcomer_that_is_gone() -> None:
         job.finish()
 
 
-def test_a_newcomer_goes_on_without_a_worker_that_is_gone() -> None:
-    with closing(Job(3)) as job:
-        job.following.wait_until_near()
-        job.feeds[1].close()
-        until(lambda: job.following.error is not None)
-        assert "goodbye" in str(job.following.error)
-        job.following.wait_until_near()
-        job.finish()
-        assert not job.following.wait_until_level(WORLD)
-
-
 def test_a_newcomer_makes_nothing_of_what_no_worker_has_sealed() -> None:
     job = Job.__new__(Job)
     job.workers, stranger = [Trainee(1)], Trainee(2)
@@ -246,6 +293,8 @@ def test_a_newcomer_makes_nothing_of_what_no_worker_has_sealed() -> None:
     group = world.entered(communicators[0], 0)
     job.feeds = [job._feed(job.workers[0], communicators[0], group, world, secret="6")]
     job.following = CatchingUp(communicators[1], world, followed(stranger.state), config())
+    job.following.begin()
+    job.following.make()
     with closing(job):
         job.following.wait_until_near()
         assert "is not what it has sent" in str(job.following.error)
