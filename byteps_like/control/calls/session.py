@@ -99,6 +99,8 @@ class Session:
         self._probe_at = 0.0
         self._seen = 0
         self._in_epoch = False
+        self._lost_world = False
+        """Whether a world with it has ended that it may not have heard of before."""
 
     # --- joining and leaving ---
 
@@ -159,8 +161,9 @@ class Session:
 
     @property
     def known_as(self) -> str:
-        """Under which id this process was in the newest world that it has been in; empty: in none."""
-        return self.id if self.view is not None else self._claim.follows
+        """Under which id this process was in the newest world that it has been in; empty: in none. A world may end
+        while its servers take it up, before its workers hear of it."""
+        return self.id if self.view is not None or self._lost_world else self._claim.follows
 
     def _is_cut_off(self) -> bool:
         """Whether the scheduler can't be told anything."""
@@ -315,6 +318,7 @@ class Session:
                     return  # another scheduler tells it again
                 self._in_epoch = False  # a server outlives its epoch: the next view comes on the same stream
             else:
+                self._lost_world = event.epoch > 0
                 self._fail(event.error or BytePSLikeError(event.text), event)
                 return
         elif event.kind is EventKind.ENDED:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import gc
-import logging
 import threading
 from collections.abc import Callable
 
 from byteps_like.control.calls.returning import returning
-from byteps_like.errors import PeerLostError
 from byteps_like.torch.elastic.reporting import newest_steps, remember
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.membership import init, suspend
 
-logger = logging.getLogger(__name__)
-
-_ATTEMPTS = 8
-"""Worlds in a row that may end before this process is in them."""
 _COLLECT_SECONDS = 1.0
 """After the next world has begun."""
 
@@ -31,7 +25,7 @@ def rejoin(meanwhile: Callable[[], None]) -> None:
     with returning():
         suspend()
         meanwhile()
-        _enter(lambda: init(config=config))
+        init(config=config)
         remember(steps)
     _collect_soon()
 
@@ -43,20 +37,3 @@ def _collect_soon() -> None:
     timer.name = "byteps_like-collect"
     timer.daemon = True
     timer.start()
-
-
-def enter() -> None:
-    """Joins a job that this process has only come to (job.runtime.Pending). Else as `rejoin`."""
-    with returning():
-        _enter(_runtime.current)
-
-
-def _enter(join: Callable[[], object]) -> None:
-    for attempt in range(_ATTEMPTS):
-        try:
-            join()
-            return
-        except PeerLostError as error:
-            if error.peer == "scheduler" or attempt == _ATTEMPTS - 1:
-                raise
-            logger.warning("the next world ended before it began: %s; joining another one", error)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 from contextlib import suppress
 from typing import Any
 
 from byteps_like.config import Config
-from byteps_like.control.calls.returning import is_returning
+from byteps_like.control.calls.returning import is_returning, returning
 from byteps_like.control.calls.session import LeftOutError
-from byteps_like.errors import InvalidArgumentError
+from byteps_like.errors import InvalidArgumentError, PeerLostError
 from byteps_like.torch.job import runtime as _runtime
 from byteps_like.torch.job.beginning import at_group, begin, place_beside
 from byteps_like.torch.job.pacing import pace
@@ -20,6 +21,11 @@ from byteps_like.torch.job.tracing import follow_recorder
 from byteps_like.worker.api import Worker
 from byteps_like.worker.local import LocalWorker
 from byteps_like.worker.meeting import MeetingSeat
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 8
+"""Worlds in a row that may end before this process is in them."""
 
 _lock = threading.Lock()
 
@@ -61,10 +67,26 @@ def _come(config: Config, seat: MeetingSeat | None) -> None:
             _runtime.postpone(Pending(config, standing, _join_pending))
             return
         with suppress(LeftOutError):
-            _enter(config, seat, waits=not config.elastic or is_returning())
+            _enter_next(config, seat, waits=not config.elastic or is_returning())
 
 
-def _enter(config: Config, seat: MeetingSeat | None = None, waits: bool = True) -> None:
+def _enter_next(config: Config, seat: MeetingSeat | None = None, waits: bool = True) -> None:
+    """An elastic job's members that are lost while a world forms, or its members connect, are done without."""
+    if not config.elastic:
+        _enter(config, seat, waits)
+        return
+    for attempt in range(_ATTEMPTS):
+        try:
+            with returning():
+                _enter(config, seat, waits)
+            return
+        except PeerLostError as error:
+            if error.peer == "scheduler" or attempt == _ATTEMPTS - 1:
+                raise
+            logger.warning("the next world ended before it began: %s; joining another one", error)
+
+
+def _enter(config: Config, seat: MeetingSeat | None, waits: bool) -> None:
     runtime = Runtime(_connect(config, seat, waits), config.partition_bytes, config)
     pace(runtime)
     serve(runtime)
@@ -79,7 +101,7 @@ def _join_pending() -> None:
     with _lock:
         pending = _runtime.pending()
         if pending is not None:
-            _enter(pending.config)
+            _enter_next(pending.config)
 
 
 def _connect(config: Config, seat: MeetingSeat | None, waits: bool) -> Worker:

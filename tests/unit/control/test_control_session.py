@@ -13,7 +13,7 @@ from byteps_like.control.calls import session, wire
 from byteps_like.control.calls.rpc import UnreachableError
 from byteps_like.control.calls.session import Session
 from byteps_like.control.members.seats import JoinClaim
-from byteps_like.control.types import Member, MemberRole, View, WatchEvent
+from byteps_like.control.types import EventKind, Member, MemberRole, View, WatchEvent
 from byteps_like.errors import PeerLostError
 
 
@@ -36,9 +36,9 @@ class Slept:
         self._one.closed = self._until()
 
 
-def a_session(events: list[WatchEvent], **settings: float) -> Session:
+def a_session(events: list[WatchEvent], follows: str = "", **settings: float) -> Session:
     """Of worker 0 of a world that has not formed."""
-    claim = JoinClaim("w0", Member(MemberRole.WORKER, 0, "boot", "here", 1), 2, 0, {}, 1.0)
+    claim = JoinClaim("w0", Member(MemberRole.WORKER, 0, "boot", "here", 1), 2, 0, {}, 1.0, follows)
     config = Config(job="session", scheduler="127.0.0.1:1", **settings)  # type: ignore[arg-type]
     return Session(config, b"s" * 32, claim, events.append, dict)
 
@@ -97,3 +97,14 @@ def test_a_scheduler_that_no_longer_knows_the_member_is_not_waited_for(monkeypat
     asyncio.run(one._watch())
     (event,) = events
     assert "no longer knows this member: not a member" in event.text and slept.pauses == []
+
+
+@pytest.mark.parametrize(("epoch", "known"), [(2, "w0"), (0, "before")])
+def test_who_was_in_a_world_that_ended_before_it_began_is_known_by_its_place_there(epoch: int, known: str) -> None:
+    """So it keeps its rank. A failure of no world is of a member that has not been in one."""
+    events: list[WatchEvent] = []
+    one = a_session(events, follows="before")
+    assert one.known_as == "before"
+    lost = PeerLostError("server 1 died", peer="server 1")
+    one._take_event(WatchEvent(EventKind.FAILED, str(lost), lost, epoch=epoch))
+    assert one.known_as == known and one.error is lost

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 from byteps_like.torch.elastic.catching_up.pursuit import Pursuit
-from byteps_like.torch.elastic.rejoining import enter
 from byteps_like.torch.elastic.state import State
 from byteps_like.torch.job import runtime as _runtime
 
@@ -24,8 +23,7 @@ def come_in(state: State) -> None:
     pursuit = Pursuit(pending.config, state)
     try:
         pursuit.wait_until_near()
-        enter()
-        made = pursuit.wait_until_level(_runtime.installed().steps.world)
+        made = pursuit.wait_until_level(_runtime.current().steps.world)
     finally:
         pursuit.close()
     if made:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 
 import byteps_like.torch as bps
-from byteps_like.control.calls.returning import is_returning
-from byteps_like.torch.elastic import agreement, rejoining, running
+from byteps_like.torch.elastic import agreement, running
 from byteps_like.torch.elastic import state as states
 
 
@@ -138,35 +136,6 @@ def test_a_loss_restores_and_an_interrupt_does_not(rejoined: list[int]) -> None:
     assert train(state, last=7) == "23 7"
     assert called == [0, 1, 12] and reset == [1, 12] and len(rejoined) == 2
     assert train.__name__ == "train"
-
-
-@pytest.mark.parametrize("losses", [1, 100])
-def test_a_world_that_ends_before_it_begins_is_followed_by_another(
-    monkeypatch: pytest.MonkeyPatch, losses: int
-) -> None:
-    calls: list[str] = []
-
-    def init(*, config: object) -> None:
-        calls.append("init")
-        assert config is not None and is_returning()
-        if len(calls) <= losses + 1:
-            raise bps.PeerLostError("worker 1 died", peer="worker 1")
-
-    monkeypatch.setattr(rejoining, "suspend", lambda: calls.append("suspend"))
-    monkeypatch.setattr(rejoining, "init", init)
-    with pytest.raises(bps.PeerLostError) if losses == 100 else nullcontext():
-        rejoining.rejoin(lambda: None)
-    assert calls == ["suspend", *["init"] * (losses + 1 if losses == 1 else 8)]
-
-
-def test_a_scheduler_that_is_lost_is_not_waited_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def init(*, config: object) -> None:
-        raise bps.PeerLostError(f"no scheduler for {config}", peer="scheduler")
-
-    monkeypatch.setattr(rejoining, "suspend", lambda: None)
-    monkeypatch.setattr(rejoining, "init", init)
-    with pytest.raises(bps.PeerLostError, match="no scheduler"):
-        rejoining.rejoin(lambda: None)
 
 
 @pytest.mark.parametrize("error", [bps.MismatchError, bps.InvalidArgumentError, bps.TooFewWorkersError, KeyError])
