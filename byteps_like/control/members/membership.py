@@ -177,6 +177,7 @@ class Membership:
             if lost := [*epoch.lost(), *epoch.lost_servers()]:
                 self._tell_loss(lost, f"{describe_all(lost)} died or left")
             self._tell_of_joiners()
+            self._tell_left_out(list(self.forming.workers.values()))
         elif epoch.failure is not None:
             self._send([seat for seat in self._seats.values() if seat.id in epoch.seats], self._failed())
 

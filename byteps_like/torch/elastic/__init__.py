@@ -3,7 +3,7 @@
 In come a training function and the state that it trains; out goes what the function returns, however often the world
 has changed meanwhile. Only users' scripts import it; it imports ops, optimizer and what is below.
 
-Private: agreement, carrying, interrupts, reporting, running, sampler, saving, synchronizing, termination.
+Private: agreement, carrying, interrupts, rejoining, reporting, running, sampler, saving, synchronizing, termination.
 """
 
 from byteps_like.errors import OperationError, TooFewWorkersError

@@ -28,6 +28,8 @@ def come_in(state: State) -> None:
         pursuit.close()
     if made:
         logger.info("rank %d has caught up: %d steps", _runtime.rank(), made - 1)
+    elif pursuit.has_made:
+        state.restore()  # or it would be of different steps, if nobody else is left to take it from
     expected, now = pending.standing, _runtime.standing()
     if (now.rank, now.size) != (expected.rank, expected.size):
         state.on_reset()

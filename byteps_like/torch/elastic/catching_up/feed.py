@@ -18,6 +18,7 @@ from byteps_like.errors import CapacityError, CorruptError, ShutdownError
 from byteps_like.torch.elastic.catching_up.messages import (
     BULK,
     CHUNK_BYTES,
+    GOODBYE,
     MOST_OPEN,
     PULSE_SECONDS,
     RecordHead,
@@ -117,9 +118,10 @@ class Feed:
                 self._changed.notify_all()
 
     def _waiting_bytes(self) -> int:
-        """Of steps."""
+        """Of steps that haven't been sent yet."""
         with self._changed:
-            return sum(record.nbytes for record in islice(self._records, 0 if self._made else 1, None))
+            first = max(self._sent, 1) - self._made
+            return sum(record.nbytes for record in islice(self._records, max(first, 0), None))
 
     def begin_world(self, number: int) -> None:
         """The workers are in that world from the next step on. If the newcomer is, too, it needs no more."""
@@ -139,13 +141,14 @@ class Feed:
         self.close()
 
     def give_up(self, error: Exception) -> None:
-        """The newcomer joins without it, and doesn't ask again. Idempotent."""
+        """The newcomer gets no more. Idempotent."""
         self._is_given_up = True
         self._note(error)
 
     def _note(self, error: Exception) -> None:
         if self._fail(error):
-            level = logging.DEBUG if self._may_have_joined else logging.WARNING
+            ends_in_order = self._may_have_joined or (self._sent > 0 and GOODBYE in str(error))
+            level = logging.DEBUG if ends_in_order else logging.WARNING
             logger.log(level, "%s does not catch up: %s", self.name, error)
 
     def close(self) -> None:
@@ -170,11 +173,16 @@ class Feed:
             while (due := self._next()) is not None:
                 due()
             if self.error is None or self._is_given_up:
-                self._send(RecordHead(RecordHead.GIVEN_UP if self._is_given_up else RecordHead.END, 0, 0).packed())
+                self._send(RecordHead(self._last_word(), 0, 0).packed())
         except Exception as error:  # noqa: BLE001 - of tensors, too: the newcomer joins without
             self._note(error)
         if self.error is not None:
             self._communicator.close()
+
+    def _last_word(self) -> int:
+        if not self._is_given_up:
+            return RecordHead.END
+        return RecordHead.TOO_SLOW if isinstance(self.error, CapacityError) else RecordHead.GIVEN_UP
 
     def _next(self) -> Callable[[], None] | None:
         """What is to be done, as soon as something is; None: nothing will be. Gives signs of life while nothing is,

@@ -23,6 +23,8 @@ CHUNK_BYTES = 256 << 10
 """Of one message: so long may gradients wait behind it."""
 MOST_FEEDERS = 16
 """Ranks that send: as many as fill any link, and no more threads than that."""
+GOODBYE = "goodbye"
+"""What errors of links say whose other end was closed in order."""
 BULK = CallOptions(traffic=Traffic.BULK)
 MOST_OPEN = 8
 """Records that a newcomer gets before it has made the first of them: what must wait does so at the workers, whose
@@ -53,6 +55,8 @@ class RecordHead:
     """This worker leaves the job, and sends no more."""
     GIVEN_UP = -4
     """It sends no more, and won't if it is asked again."""
+    TOO_SLOW = -5
+    """It sends no more, since too much waits by now."""
 
     def packed(self) -> Bytes:
         """As it travels."""
@@ -62,7 +66,7 @@ class RecordHead:
     def unpacked(cls, data: Bytes) -> RecordHead:
         """Raises CorruptError for what is none."""
         head = cls(*_HEAD.unpack(data.tobytes()))
-        if not (head.number >= cls.GIVEN_UP and 0 <= head.text_bytes <= _LONGEST_TEXT and head.stripe_bytes >= 0):
+        if not (head.number >= cls.TOO_SLOW and 0 <= head.text_bytes <= _LONGEST_TEXT and head.stripe_bytes >= 0):
             raise CorruptError(f"a worker has sent {head}, which can't be", operation="catch up")
         return head
 
@@ -187,11 +191,11 @@ def sent(group: Group, data: Bytes, peer: int) -> CollectiveOperation:
     return group.send(data.ctypes.data, data.nbytes, peer, options=BULK)
 
 
-def received(group: Group, nbytes: int, peer: int) -> Bytes:
-    """The next so many bytes of a rank. Blocks; raises what `receive` does."""
+def received(group: Group, nbytes: int, peer: int, timeout: float) -> Bytes:
+    """The next so many bytes of a rank. Blocks; raises what `receive` does, and DeadlineError."""
     data = np.empty(nbytes, np.uint8)
     if nbytes:
-        group.receive(data.ctypes.data, nbytes, peer, options=BULK).wait()
+        group.receive(data.ctypes.data, nbytes, peer, options=BULK._replace(timeout=timeout)).wait()
     return data
 
 

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -21,6 +21,8 @@ from byteps_like.errors import (
     BytePSLikeError,
     CapacityError,
     CorruptError,
+    DeadlineError,
+    InvalidArgumentError,
     PeerLostError,
     RefusedError,
     ShutdownError,
@@ -79,6 +81,7 @@ class CatchingUp:
         group = world.entered(communicator, world.feeders)
         self._seal = partial(seal_of, config, world.incarnation)
         self._communicator, self._group, self._what = communicator, group, what
+        self._silence = config.failure_timeout
         self._patience, self._longest = _PATIENCE * config.failure_timeout, config.stall_timeout
         self._feeders = group.size - 1
         self._records: dict[int, _Opened] = {}
@@ -127,7 +130,7 @@ class CatchingUp:
         """Blocks until it has made the last step before that world; False: it won't, in time, or lacks the state, which
         takes no less time as that world synchronizes."""
         with self._changed:
-            if self.made == 0:
+            if self.made == 0 and not self._is_whole(0):
                 return False
             self._changed.wait_for(
                 lambda: self.error is not None or self.made == self._worlds.get(world), self._patience
@@ -137,7 +140,8 @@ class CatchingUp:
     def wait_until_weak(self) -> None:
         """Blocks until it can't go on (see `error`), or would not if one more sender was lost."""
         with self._changed:
-            self._changed.wait_for(lambda: self.error is not None or self._senders != list(range(self._feeders)))
+            own = list(range(self._feeders))
+            self._changed.wait_for(lambda: self.error is not None or self._senders != own or self._last is not None)
 
     def close(self) -> None:
         """Ends it, once the step that is being made is. Idempotent. Raises StalledError if that takes too long."""
@@ -174,9 +178,9 @@ class CatchingUp:
                     self._receive_record(rank, head)
                 elif not self._goes_on(rank, head):
                     return
-        except PeerLostError as error:
+        except (PeerLostError, DeadlineError) as error:
             if not self._replace(rank):
-                raise error
+                raise PeerLostError(str(error), operation="catch up") from None
 
     def _replace(self, rank: int) -> bool:
         """Has the next sender stand in for one that is lost; whether it can."""
@@ -199,7 +203,7 @@ class CatchingUp:
 
     def _received(self, rank: int, nbytes: int) -> Bytes:
         """The next so many bytes from it, which hears that this process lives."""
-        data = received(self._group, nbytes, rank)
+        data = received(self._group, nbytes, rank, self._silence)
         with self._changed:
             if time.monotonic() - self._told[rank] >= PULSE_SECONDS:
                 self._tell(rank, Word(self.made))
@@ -242,7 +246,9 @@ class CatchingUp:
     def _goes_on(self, rank: int, head: RecordHead) -> bool:
         """Whether anything follows from it. Raises what the worker has to say."""
         if head.number == RecordHead.GIVEN_UP:
-            raise CapacityError("the workers have given it up", operation="catch up")
+            raise InvalidArgumentError("the steps of the workers can't be made again", operation="catch up")
+        if head.number == RecordHead.TOO_SLOW:
+            raise CapacityError("the workers make steps faster than it does", operation="catch up")
         with self._changed:
             if head.number == RecordHead.WORLD:
                 self._worlds[head.stripe_bytes] = head.text_bytes
@@ -272,7 +278,10 @@ class CatchingUp:
         """The next one, once it is whole; None: it follows no more."""
 
         with self._changed:
-            self._changed.wait_for(lambda: self.error is not None or self._is_whole(self.made))
+            self._changed.wait_for(
+                lambda: self.error is not None or self._is_whole(self.made) or self.made == self._last
+            )
+            self._check_whole(self.made)
             return None if self.error is not None else self._records.get(self.made)
 
     def _is_whole(self, number: int) -> bool:
@@ -291,18 +300,20 @@ def can_follow(state: State) -> bool:
     return bool(followed(state)) and find_spec("byteps_like._core") is not None
 
 
-def find(config: Config, state: State) -> CatchingUp | None:
-    """Blocks until the workers have begun to send, at a commit within `failure_timeout`; None: they don't, and why is
+def find(config: Config, state: State, timeout: float) -> CatchingUp | None:
+    """Blocks until the workers have begun to send, at a commit within `timeout` seconds; None: they don't, and why is
     logged. Raises RefusedError where they feed nobody, or the world has ended meanwhile."""
-    communicator = listening(config)
-    try:
-        text = catch_up(config, FeedingWorld((address_of(communicator),)).text, config.failure_timeout)
-        if text:
-            return CatchingUp(communicator, FeedingWorld.of(text), followed(state), config)
-    except RefusedError:
-        communicator.close()
-        raise
-    except BytePSLikeError as error:
-        logger.info("this process joins at once: %s", error)
-    communicator.close()
+    with ExitStack() as unless_it_follows:
+        try:
+            communicator = listening(config)
+            unless_it_follows.callback(communicator.close)
+            text = catch_up(config, FeedingWorld((address_of(communicator),)).text, timeout)
+            if text:
+                following = CatchingUp(communicator, FeedingWorld.of(text), followed(state), config)
+                unless_it_follows.pop_all()
+                return following
+        except RefusedError:
+            raise
+        except BytePSLikeError as error:
+            logger.info("this process can't follow the workers: %s", error)
     return None

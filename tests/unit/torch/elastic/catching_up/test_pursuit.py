@@ -14,7 +14,7 @@ import torch
 
 import byteps_like.torch as bps
 from byteps_like.config import Config
-from byteps_like.errors import CapacityError, PeerLostError, RefusedError, StalledError
+from byteps_like.errors import CapacityError, InvalidArgumentError, PeerLostError, RefusedError, StalledError
 from byteps_like.torch.elastic.catching_up import pursuit
 from byteps_like.torch.elastic.catching_up.pursuit import Pursuit
 from tests.fakes.control.elastic_job import PATIENCE, until
@@ -122,6 +122,7 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
 
     monkeypatch.setattr(pursuit, "_LOOK_SECONDS", 0.001)
     monkeypatch.setattr(pursuit, "_REST_SECONDS", 0.001)
+    monkeypatch.setattr(pursuit, "_PAUSE_SECONDS", 0.001)
     bps.init()
     yield begin
     for one in begun:
@@ -164,13 +165,24 @@ def test_it_joins_at_once_where_nobody_feeds_it_but_asks_on(begin: Begin, refusa
     assert pursued.wait_until_level(5) == 3 and not later.closed
 
 
-@pytest.mark.parametrize("outcome", [Following(CapacityError("given up")), Following(ValueError("of a model"))])
-def test_it_joins_at_once_where_it_is_in_vain_to_ask_again(begin: Begin, outcome: Any) -> None:
+@pytest.mark.parametrize("error", [InvalidArgumentError("steps can't be made again"), ValueError("of a model")])
+def test_it_joins_at_once_where_it_is_in_vain_to_ask_again(
+    begin: Begin, error: Exception
+) -> None:  # fmt: skip
+    outcome = Following(error)
     workers = Workers([outcome])
     pursued = begin(workers)
     assert near(pursued) is None and outcome.closed
     pursued._thread.join(PATIENCE)
     assert workers.asked == 1 and not pursued.wait_until_level(5)
+
+
+def test_one_that_is_too_slow_joins_at_once_but_tries_again(begin: Begin) -> None:
+    later = Following()
+    pursued = begin(Workers([Following(CapacityError("too slow")), later]))
+    pursued.wait_until_near()
+    until(lambda: later.makes)
+    assert pursued.has_made and pursued.wait_until_level(5) == 3
 
 
 def test_it_joins_after_some_worlds_but_asks_on(begin: Begin) -> None:
@@ -217,6 +229,7 @@ def test_once_it_has_its_place_it_follows_nobody_else(begin: Begin) -> None:
         assert not pursued.wait_until_level(5)
         answer.set()
         until(lambda: late.closed)
+        assert not late.begun
         assert not late.makes, "the model is in use"
 
 
@@ -240,9 +253,7 @@ def test_it_has_what_is_left_where_its_turn_comes_before_the_state(begin: Begin)
     first.weaken()
     until(lambda: second.begun)
     assert pursued.wait_until_level(5) == 3
-    second.come()
-    until(lambda: second.closed)
-    assert not second.makes and not first.closed
+    assert second.closed and not second.makes and not first.closed
 
 
 def test_nobody_makes_steps_beside_one_that_does_not_end(begin: Begin) -> None:
