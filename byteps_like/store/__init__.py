@@ -9,6 +9,7 @@ from byteps_like.store.functions.registry import Pushed, command, function
 from byteps_like.store.gradient_coding import GradientCoding
 from byteps_like.store.kv import KV
 from byteps_like.store.store import Store
+from byteps_like.store.tables.table import Table
 from byteps_like.store.upper.upper import Upper
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Pushed",
     "RowFilter",
     "Store",
+    "Table",
     "Upper",
     "command",
     "function",

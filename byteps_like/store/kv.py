@@ -40,6 +40,7 @@ from byteps_like.store.saving.manifest import Manifest, SavedTensor
 from byteps_like.store.saving.memory import gather, scatter
 from byteps_like.store.saving.on_servers import SavedOnServers
 from byteps_like.store.saving.saved import SavedContent
+from byteps_like.store.tables.first_values import FirstValues, Zeros, first_values_of
 from byteps_like.store.terms import StoreTerms, policy_for, terms_of
 from byteps_like.store.updates.plain import NoUpdate
 from byteps_like.store.updates.update import ValueUpdate
@@ -58,8 +59,8 @@ Start = Callable[[], RowsFuture]
 
 
 class KV:
-    """Rows of one width by key, a number from 0 to 2^64 - 1. A row is zeros before the first push that names it.
-    Thread-safe. A rank's calls happen in their order: a pull sees what the rank has pushed before.
+    """Rows of one width by key, a number from 0 to 2^64 - 1. A row is zeros, or what `init` says, before the first push
+    that names it. Thread-safe. A rank's calls happen in their order: a pull sees what the rank has pushed before.
 
     Keys lie in order on the job's servers, a 4,096th of all numbers after the other: `KV.spread` gives numbers that
     load all alike. Which keys an operation is about travels once; the same keys again cost no bytes.
@@ -77,6 +78,7 @@ class KV:
         combine: str = "sum",
         age: str | None = None,
         damp: str | None = None,
+        init: FirstValues | str = "zeros",
         functions: Sequence[str] = (),
         codec: Codec | str = "",
         filters: Sequence[Filter | str] = (),
@@ -89,7 +91,8 @@ class KV:
 
         `delay`: by how many pushes a rank may be ahead of the slowest before its pulls wait; math.inf: by any number.
         Or `consistency`, as of a Store ("asp" if neither is given). `update`: what a version does to each row that its
-        contributions name; `functions`: names of those that a push may ask for instead
+        contributions name; `init`: what rows are before the first push that names them, such as "uniform:bound=0.01" or
+        Normal(0.02), random numbers that an id always gets; `functions`: names of those that a push may ask for instead
         (docs/how-to/server-functions.md). `combine`, `age`, `damp`, `on_loss`, `replicas`, `worker`: as of a Store.
         `codec`: rows travel to servers encoded by it, such as "int8" (docs/how-to/compression.md), those of one push
         and server together; what it leaves out is lost. `filters`: what rows go through on their way to servers, and
@@ -108,6 +111,7 @@ class KV:
             self._worker, _consistency(delay, consistency), update, combining_by(combine, age, damp), on_loss=on_loss,
             replicas=replicas,
         ))  # fmt: skip
+        self._first_values = first_values_of(init, self._dtype.name.lower())
         self._functions = tuple(check_name(one) for one in functions)
         self._filters = Filtering(filters, codec, width, self._dtype, self._terms.update)
         self.upper = None if upper is None else self._below(upper)
@@ -135,6 +139,10 @@ class KV:
 
     def _below(self, upper: Upper) -> Above[KV]:
         check_below(self._terms, [self._tensor()], upper)
+        if not isinstance(self._first_values, Zeros):
+            raise InvalidArgumentError(
+                f"KV {self.name!r}: below an upper group rows begin as zeros, not as {self._first_values.text()}"
+            )
         self._keeper()
 
         def make(worker: Worker) -> KV:
@@ -306,8 +314,8 @@ class KV:
         """Reads the rows of some keys, once the policy lets this rank. Never blocks. They are the future's `value`, of
         shape [n, width]: `out` where it is given, of that shape, or [n] if the width is 1.
 
-        Rows that there are not are zeros. One version of the table at each shard, not of all together. Where `keys` is
-        a tensor, so is the value. `after` and errors as of `push`.
+        Rows that there are not are zeros, or what `init` says. One version of the table at each shard, not of all
+        together. Where `keys` is a tensor, so is the value. `after` and errors as of `push`.
         """
         split = self._splits.of(keys)
         if out is None:
@@ -529,7 +537,7 @@ class KV:
 
     def _spec(self) -> TableSpec:
         return TableSpec(*self._terms.texts, self._width, filters=self._filters.text, replicas=self._terms.replicas,
-                         functions=" ".join(self._functions))  # fmt: skip
+                         functions=" ".join(self._functions), first_values=self._first_values.text())  # fmt: skip
 
     def _checked(self, terms: StoreTerms) -> StoreTerms:
         dtype = self._dtype.name.lower()

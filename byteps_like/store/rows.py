@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from byteps_like.errors import InvalidArgumentError, MismatchError
 from byteps_like.store.content import Content, VersionCall, added_up
+from byteps_like.store.tables.first_values import FirstValues, Zeros
 from byteps_like.store.updates.plain import NoUpdate
 from byteps_like.store.updates.update import Values, ValueUpdate, is_finite
 from byteps_like.wire.frame import UNKNOWN
@@ -52,21 +53,28 @@ class StaleRows:
 class TableRows(Content[RowGradients]):
     """Rows of `width` elements by u64 id, none at first.
 
-    A row begins as zeros, and exists once a version was made of a contribution that names it. All contributions of a
+    A row has first values, and exists once a version was made of a contribution that names it. All contributions of a
     version are merged by id: what those that have the row bring is added up, from the first to the last. Then the
     update is applied to each row as to a tensor of its own.
     Raises InvalidArgumentError for the update `none`, which leaves rows as they are.
     """
 
-    def __init__(self, width: int, dtype: Any, update: ValueUpdate) -> None:
+    def __init__(self, width: int, dtype: Any, update: ValueUpdate, first_values: FirstValues | None = None) -> None:
         if isinstance(update, NoUpdate):
             raise InvalidArgumentError(
                 "update none gives what a round has combined, which rows don't have: use another"
             )
         self.width, self.dtype, self._update = width, np.dtype(dtype), update
         self.rows: dict[int, Row] = {}
-        zeros = np.zeros((1, width), self.dtype)
-        self._fresh = Row(zeros, update.fresh_state(zeros) if update.takes(self.dtype) else zeros, 0, 0)
+        self._first_values = first_values or Zeros()
+
+    def _fresh(self, number: int) -> Row:
+        value = self._first_values.make(number, self.width, self.dtype)
+        state = self._update.fresh_state(value) if self._update.takes(self.dtype) else value
+        return Row(value, state, 0, 0)
+
+    def _at(self, number: int) -> Row:
+        return self.rows.get(number) or self._fresh(number)
 
     def check(self, source: int, brought: RowGradients) -> None:
         """Of another width or type than the table, or with ids that don't ascend."""
@@ -88,7 +96,7 @@ class TableRows(Content[RowGradients]):
         if not all(is_finite(gradient) for gradient in merged.values()):
             return False
         for number, gradient in merged.items():
-            row = self.rows.get(number, self._fresh)
+            row = self._at(number)
             value, state = self._updated(row, gradient, call)
             self.rows[number] = Row(value, state, call.number, row.updates + 1)
         return True
@@ -109,13 +117,13 @@ class TableRows(Content[RowGradients]):
         return added_up([call.factors[i] for i in who], rows)
 
     def read(self, ids: Ids) -> Values:
-        """Rows of those ids; zeros, where there is none."""
-        return self._stacked([self.rows.get(int(i), self._fresh) for i in ids])
+        """Rows of those ids; first values, where there is none."""
+        return self._stacked([self._at(int(i)) for i in ids])
 
     def read_stale(self, ids: Ids, known: NDArray[np.uint32], bound: int) -> StaleRows:
         """Those whose version is more than `bound` beyond the known one; UNKNOWN always. One that doesn't exist has
         version 0."""
-        rows = [self.rows.get(int(i), self._fresh) for i in ids]
+        rows = [self._at(int(i)) for i in ids]
         lag = [row.version - int(have) for row, have in zip(rows, known, strict=True)]
         chosen = [int(have) == UNKNOWN or not 0 <= behind <= bound for have, behind in zip(known, lag, strict=True)]
         sent = [row for row, is_chosen in zip(rows, chosen, strict=True) if is_chosen]

@@ -31,6 +31,7 @@ from byteps_like.store.filters.significant import Significant
 from byteps_like.store.gradient_coding import GradientCoding
 from byteps_like.store.kv import KV
 from byteps_like.store.store import Store
+from byteps_like.store.tables.table import Table
 from byteps_like.store.upper.upper import Upper
 from byteps_like.torch import cross_barrier, elastic, parallel
 from byteps_like.torch.batches.batch_shares import BatchShares
@@ -113,6 +114,7 @@ from byteps_like.torch.optimizer.onebit_adam import OnebitAdam
 from byteps_like.torch.pipeline.policy import compress_pipeline
 from byteps_like.torch.shared import empty_shared
 from byteps_like.torch.sparse.sums import sparse_allreduce_async
+from byteps_like.torch.tables.embedding import Embedding, EmbeddingBag
 
 if not TYPE_CHECKING:  # else every name would be taken to be here
 
@@ -141,6 +143,8 @@ __all__ = [
     "DeferredBackward",
     "DistributedDataParallel",
     "DistributedOptimizer",
+    "Embedding",
+    "EmbeddingBag",
     "GradientCoding",
     "GroupOptions",
     "HorovodInternalError",
@@ -165,6 +169,7 @@ __all__ = [
     "Sum",
     "SyncBatchNorm",
     "SystemCallError",
+    "Table",
     "TooFewWorkersError",
     "Upper",
     "add_process_set",

@@ -36,17 +36,18 @@ def table_tensor(name: str, dtype: DType, on_loss: str = ON_LOSS[0], replicas: i
 
 @dataclass(frozen=True)
 class TableSpec(KeepSpec):
-    """How servers keep a table's rows. They begin as zeros, when they are first named. What is read goes through its
-    filters, too."""
+    """How servers keep a table's rows. What is read goes through its filters, too."""
 
     functions: str = ""
     """Names, with a space between each two, of what contributions may ask for instead of the update."""
+    first_values: str = "zeros"
+    """What a row is before its first update (byteps_like/store/tables/first_values.py)."""
 
     @property
     @override
     def text(self) -> str:
         functions = f"\nfunctions {self.functions}" if self.functions else ""
-        return f"{super().text}{functions}\nrows zeros"
+        return f"{super().text}{functions}\nrows {self.first_values}"
 
 
 @dataclass(frozen=True)

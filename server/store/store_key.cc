@@ -25,13 +25,16 @@ Status NotForIntegers() {
 }  // namespace
 
 Result<std::shared_ptr<const StoreRules>> StoreRules::Parse(std::string_view policy, std::string_view combining,
-                                                            std::string_view update, std::string_view functions) {
+                                                            std::string_view update, std::string_view functions,
+                                                            std::string_view first_values) {
   auto decides = MakeStorePolicy(policy);
   if (!decides.ok()) return decides.status();
   auto combines = MakeCombining(combining);
   if (!combines.ok()) return combines.status();
   auto updates = MakeUpdate(update);
   if (!updates.ok()) return updates.status();
+  auto first = MakeFirstValues(first_values);
+  if (!first.ok()) return first.status();
   if (update == kNoUpdate && !(*decides)->HasRounds())
     return Status(Code::kInvalid, "update none gives what a round has combined, and " +
                                       std::string(policy.substr(0, policy.find(':'))) +
@@ -40,6 +43,7 @@ Result<std::shared_ptr<const StoreRules>> StoreRules::Parse(std::string_view pol
   rules->policy = std::move(*decides);
   rules->combining = std::move(*combines);
   rules->update = std::move(*updates);
+  rules->first_values = std::move(*first);
   rules->is_idle = update == kNoUpdate;
   while (!functions.empty()) {
     const size_t end = std::min(functions.find(' '), functions.size());
@@ -92,7 +96,9 @@ Result<std::unique_ptr<StoreKey>> StoreKey::Make(std::shared_ptr<const StoreRule
   if (rules->is_idle)
     return Status(Code::kInvalid, "update none gives what a round has combined, which rows don't have: use another");
   if (Status status = rules->CheckFunctions({1, rows.width}); !status.ok()) return status;
-  auto content = RowContent::Make(*rules->update, rows.dtype, rows.width, memory);
+  if (!rules->first_values->Takes(rows.dtype))
+    return Status(Code::kInvalid, std::string("rows of ") + NameOf(rows.dtype) + " begin as zeros");
+  auto content = RowContent::Make(*rules->update, *rules->first_values, rows.dtype, rows.width, memory);
   if (!content.ok()) return content.status();
   std::unique_ptr<StoreKey> key(new StoreKey(std::move(rules), sources, now, memory));
   key->rows_ = content->get();
@@ -160,7 +166,7 @@ Status StoreKey::Restore(ShardBuffer value, ShardBuffer state, int64_t version, 
 }
 
 Result<std::unique_ptr<RowContent>> StoreKey::FreshRows() const {
-  return RowContent::Make(*rules_->update, rows_->dtype(), rows_->width(), memory_);
+  return RowContent::Make(*rules_->update, *rules_->first_values, rows_->dtype(), rows_->width(), memory_);
 }
 
 // What waits has its places among the rows there were: it goes first.

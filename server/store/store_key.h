@@ -55,7 +55,8 @@ struct MadeVersion {
 struct StoreRules {
   // Of canonical texts, and names with a space between each two. kInvalid.
   static Result<std::shared_ptr<const StoreRules>> Parse(std::string_view policy, std::string_view combining,
-                                                         std::string_view update, std::string_view functions = {});
+                                                         std::string_view update, std::string_view functions = {},
+                                                         std::string_view first_values = "zeros");
   Status CheckType(DType dtype) const;                   // kInvalid if they have nothing to do with values of it
   Status CheckFunctions(const ValueShape& shape) const;  // kInvalid if one has a state
   const ValueUpdate& UpdateOf(const StorePush& push) const;
@@ -63,6 +64,7 @@ struct StoreRules {
   std::unique_ptr<const StorePolicy> policy;
   std::unique_ptr<const Combining> combining;
   UpdatePointer update;
+  std::unique_ptr<const FirstValues> first_values;  // of rows
   struct Function {
     std::string name;
     UpdatePointer update;

@@ -51,7 +51,9 @@ constexpr Rules kRules[] = {
      "policy k_of_n:grace=0,k=2,late=next,max_age=inf\ncombine sum:age=none,damp=none\nupdate add\nrows zeros"},
     {DType::kInt64,
      "policy k_of_n:grace=0,k=1,late=drop,max_age=1\ncombine sum:age=none,damp=none\nupdate add\nrows zeros"},
-    {DType::kFloat32, "policy asp\ncombine sum:age=none,damp=inverse\nupdate row_adagrad:eps=1e-10,lr=0.1\nrows zeros"},
+    {DType::kFloat32,
+     "policy asp\ncombine sum:age=none,damp=inverse\nupdate row_adagrad:eps=1e-10,lr=0.1\nrows "
+     "uniform:bound=0.1,seed=7"},
     {DType::kFloat64,
      "policy bsp\ncombine mean:age=none,damp=none\nupdate "
      "adam:beta1=0.9,beta2=0.999,eps=1e-08,lr=0.1,weight_decay=0.3\nrows zeros"},

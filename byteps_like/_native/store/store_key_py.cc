@@ -62,11 +62,12 @@ struct Reader {
 class PyKey {
  public:
   PyKey(std::string_view policy, std::string_view combining, std::string_view update, uint64_t limit,
-        std::string_view functions = {})
+        std::string_view functions = {}, std::string_view first_values = "zeros")
       : memory_(std::make_shared<Memory>(limit)),
         combining_(combining),
         update_(update),
         functions_(functions),
+        first_values_(first_values),
         rules_(Rules(policy)) {}
 
   Answers PassTime(double now) {
@@ -119,7 +120,7 @@ class PyKey {
 
  protected:
   std::shared_ptr<const StoreRules> Rules(std::string_view policy) const {
-    auto rules = StoreRules::Parse(policy, combining_, update_, functions_);
+    auto rules = StoreRules::Parse(policy, combining_, update_, functions_, first_values_);
     ThrowIfFailed(rules.status());
     return *rules;
   }
@@ -142,7 +143,7 @@ class PyKey {
   }
 
   std::shared_ptr<Memory> memory_;
-  const std::string combining_, update_, functions_;
+  const std::string combining_, update_, functions_, first_values_;
   std::shared_ptr<const StoreRules> rules_;
   std::unique_ptr<StoreKey> key_;
 };
@@ -196,8 +197,9 @@ class PyTableKey : public PyKey {
  public:
   // Of rows of the type of `kind`.
   PyTableKey(const ValueSource& kind, size_t width, std::string_view policy, std::string_view combining,
-             std::string_view update, uint32_t sources, double now, uint64_t limit, std::string_view functions)
-      : PyKey(policy, combining, update, limit, functions), dtype_(TypeOf(kind)), row_bytes_(width * SizeOf(dtype_)) {
+             std::string_view update, uint32_t sources, double now, uint64_t limit, std::string_view functions,
+             std::string_view first_values)
+      : PyKey(policy, combining, update, limit, functions, first_values), dtype_(TypeOf(kind)), row_bytes_(width * SizeOf(dtype_)) {
     Begin(StoreKey::Make(rules_, StoreRows{dtype_, width}, sources, now, memory_->shard));
   }
 
@@ -258,9 +260,9 @@ void BindStoreKey(nb::module_& m) {
   nb::class_<PyTableKey> table(m, "TableKey", "Of rows of the type of the array `kind`; otherwise as StoreKey.");
   table
       .def(nb::init<const ValueSource&, size_t, std::string_view, std::string_view, std::string_view, uint32_t, double,
-                    uint64_t, std::string_view>(),
+                    uint64_t, std::string_view, std::string_view>(),
            "kind"_a, "width"_a, "policy"_a, "combining"_a, "update"_a, "sources"_a, "now"_a = 0.0, "limit"_a = 0,
-           "functions"_a = "")
+           "functions"_a = "", "first_values"_a = "zeros")
       .def("push", &PyTableKey::Push, "push"_a, "ids"_a, "rows"_a, "now"_a, "lr"_a = nb::none(), "function"_a = 0,
            "`push`: source, clock, base, weight. `function`: of its `functions`, from 1; 0: none.")
       .def_prop_ro("version", &PyTableKey::version)

@@ -92,7 +92,7 @@ Status CalledRows::Run(const Command& command, const ServerCall& call, Figures* 
     const size_t count = std::min(most, ids_.size() - begin);
     for (size_t i = 0; i < tables_.size(); ++i) {
       std::byte* const to = some.data() + i * most * row;
-      rows(i).CopyRows(std::span(tables_[i].slots).subspan(begin, count), to);
+      rows(i).CopyRows(std::span(ids_).subspan(begin, count), std::span(tables_[i].slots).subspan(begin, count), to);
       values[i] = to;
       results[i] = tables_[i].written ? tables_[i].results.data() + begin * row : nullptr;
     }

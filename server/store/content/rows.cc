@@ -56,8 +56,10 @@ bool Merge(std::span<const WholePush> pushes, const Visit& visit) {
 
 }  // namespace
 
-RowContent::RowContent(const ValueUpdate& update, DType dtype, size_t width, ShardMemory& memory)
+RowContent::RowContent(const ValueUpdate& update, const FirstValues& first_values, DType dtype, size_t width,
+                       ShardMemory& memory)
     : memory_(memory),
+      first_values_(first_values),
       dtype_(dtype),
       width_(width),
       row_bytes_(width * SizeOf(dtype)),
@@ -65,9 +67,9 @@ RowContent::RowContent(const ValueUpdate& update, DType dtype, size_t width, Sha
       table_(sizeof(Head) + row_bytes_ + state_bytes_, memory),
       fresh_(memory.Take(table_.record_bytes())) {}
 
-Result<std::unique_ptr<RowContent>> RowContent::Make(const ValueUpdate& update, DType dtype, size_t width,
-                                                     ShardMemory& memory) {
-  std::unique_ptr<RowContent> content(new RowContent(update, dtype, width, memory));
+Result<std::unique_ptr<RowContent>> RowContent::Make(const ValueUpdate& update, const FirstValues& first_values,
+                                                     DType dtype, size_t width, ShardMemory& memory) {
+  std::unique_ptr<RowContent> content(new RowContent(update, first_values, dtype, width, memory));
   if (content->fresh_.size() == 0) return memory.Exhausted();
   std::memset(content->fresh_.data(), 0, content->table_.record_bytes());
   update.Begin(dtype, {1, width}, content->fresh_.data() + sizeof(Head) + content->row_bytes_);
@@ -116,7 +118,17 @@ Status RowContent::Admit(WholePush& whole) {
   whole.rows.slots = memory_.Take(ids.size() * sizeof(uint32_t));
   if (ids.empty()) return {};
   if (whole.rows.slots.size() == 0) return memory_.Exhausted();
-  return table_.FindOrMake(ids, fresh_.data(), reinterpret_cast<uint32_t*>(whole.rows.slots.data()));
+  return FindOrMake(ids, reinterpret_cast<uint32_t*>(whole.rows.slots.data()));
+}
+
+// New records are the last ones.
+Status RowContent::FindOrMake(std::span<const uint64_t> ids, uint32_t* slots) {
+  const size_t before = table_.size();
+  Status status = table_.FindOrMake(ids, fresh_.data(), slots);
+  for (size_t i = 0; i < ids.size() && table_.size() != before; ++i)
+    if (slots[i] != RowTable::kNone && slots[i] >= before)
+      first_values_.Make(ids[i], dtype_, width_, ValueAt(slots[i]));
+  return status;
 }
 
 // Rows of which an update makes what is not finite stay as they are; others don't.
@@ -224,7 +236,7 @@ Result<RowAnswer> RowContent::Taken(size_t bytes, size_t most) const {
   return answer;
 }
 
-void RowContent::CopyRows(std::span<const uint32_t> slots, std::byte* to) const {
+void RowContent::CopyRows(std::span<const uint64_t> ids, std::span<const uint32_t> slots, std::byte* to) const {
   const auto prefetch = [&](size_t i) {
     if (i < slots.size() && slots[i] != RowTable::kNone) table_.Prefetch(slots[i], sizeof(Head) + row_bytes_);
   };
@@ -232,7 +244,7 @@ void RowContent::CopyRows(std::span<const uint32_t> slots, std::byte* to) const 
   for (size_t i = 0; i < slots.size(); ++i, to += row_bytes_) {
     prefetch(i + kRowsAhead);
     if (slots[i] == RowTable::kNone) {
-      std::memset(to, 0, row_bytes_);
+      first_values_.Make(ids[i], dtype_, width_, to);
     } else {
       std::memcpy(to, ValueAt(slots[i]), row_bytes_);
     }
@@ -246,13 +258,14 @@ Result<RowAnswer> RowContent::All(std::span<const uint64_t> ids, size_t most) co
   for (size_t begin = 0; begin < ids.size(); begin += kBatch) {
     const auto batch = ids.subspan(begin, std::min(kBatch, ids.size() - begin));
     table_.Find(batch, slots.data());
-    CopyRows({slots.data(), batch.size()}, answer->buffer.data() + begin * row_bytes_);
+    CopyRows(batch, {slots.data(), batch.size()}, answer->buffer.data() + begin * row_bytes_);
   }
   return answer;
 }
 
 Result<RowAnswer> RowContent::Stale(std::span<const uint64_t> ids, const uint32_t* known, uint64_t bound,
                                     size_t most) const {
+  std::vector<uint64_t> wanted;
   std::vector<uint32_t> slots(ids.size()), chosen, versions;
   std::vector<uint8_t> bitmap(Padded((ids.size() + 7) / 8));
   table_.Find(ids, slots.data());
@@ -260,6 +273,7 @@ Result<RowAnswer> RowContent::Stale(std::span<const uint64_t> ids, const uint32_
     const uint32_t version = slots[i] == RowTable::kNone ? 0 : HeadAt(slots[i]).version;
     if (known[i] != kUnknown && version - known[i] <= bound) continue;
     bitmap[i / 8] |= static_cast<uint8_t>(1u << (i % 8));
+    wanted.push_back(ids[i]);
     chosen.push_back(slots[i]);
     versions.push_back(version);
   }
@@ -270,7 +284,7 @@ Result<RowAnswer> RowContent::Stale(std::span<const uint64_t> ids, const uint32_
   std::memset(to, 0, before);
   std::memcpy(to, bitmap.data(), bitmap.size());
   if (!versions.empty()) std::memcpy(to + bitmap.size(), versions.data(), versions.size() * sizeof(uint32_t));
-  CopyRows(chosen, to + before);
+  CopyRows(wanted, chosen, to + before);
   return answer;
 }
 
@@ -315,13 +329,15 @@ Result<RowAnswer> RowContent::Range(const IdRange& range, size_t count, size_t m
   auto answer = Taken(found.size() * (sizeof(uint64_t) + row_bytes_), most);
   if (!answer.ok()) return answer;
   std::byte* to = answer->buffer.data();
+  std::vector<uint64_t> ids;
   std::vector<uint32_t> slots;
   for (const auto& [id, slot] : found) {
     std::memcpy(to, &id, sizeof id);
     to += sizeof id;
+    ids.push_back(id);
     slots.push_back(slot);
   }
-  CopyRows(slots, to);
+  CopyRows(ids, slots, to);
   return answer;
 }
 
@@ -335,7 +351,7 @@ std::vector<uint32_t> RowContent::Slots(std::span<const uint64_t> ids) const {
 
 Status RowContent::MakeSlots(std::span<const uint64_t> ids, std::vector<uint32_t>* slots) {
   slots->resize(ids.size());
-  return table_.FindOrMake(ids, fresh_.data(), slots->data());
+  return FindOrMake(ids, slots->data());
 }
 
 void RowContent::Replace(std::span<const uint32_t> slots, const std::byte* values, int64_t version) {

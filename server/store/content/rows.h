@@ -1,9 +1,9 @@
 // Rows of one width by u64 id, each with the state of its update, a version of its own, and a count of its updates.
 //
-// A row begins as zeros. It exists once a version was made of a contribution that names it, or a function has written
-// it; its memory is taken before, so that nothing can fail later. All contributions of a version are merged by id: each
-// multiplied by its factor, added from the first to the last of those that have the row. Then the update is applied to
-// each row as to a tensor of its own. Twin of byteps_like/store/rows.py, to the last bit.
+// A row has first values, zeros for example. It exists once a version was made of a contribution that names it, or a
+// function has written it; its memory is taken before, so that nothing can fail later. All contributions of a version
+// are merged by id: each multiplied by its factor, added from the first to the last of those that have the row. Then
+// the update is applied to each row as to a tensor of its own. Twin of byteps_like/store/rows.py, to the last bit.
 #pragma once
 
 #include <functional>
@@ -13,6 +13,7 @@
 
 #include "csrc/wire/call.h"
 #include "server/store/content/content.h"
+#include "server/store/content/first_values.h"
 #include "server/store/content/row_table.h"
 
 namespace byteps_like {
@@ -25,9 +26,9 @@ struct RowAnswer {
 
 class RowContent final : public StoreContent {
  public:
-  // Empty. kCapacity. The memory lives longer.
-  static Result<std::unique_ptr<RowContent>> Make(const ValueUpdate& update, DType dtype, size_t width,
-                                                  ShardMemory& memory);
+  // Empty. kCapacity. The memory and the first values live longer.
+  static Result<std::unique_ptr<RowContent>> Make(const ValueUpdate& update, const FirstValues& first_values,
+                                                  DType dtype, size_t width, ShardMemory& memory);
 
   size_t row_bytes() const { return row_bytes_; }
   size_t width() const { return width_; }
@@ -41,13 +42,13 @@ class RowContent final : public StoreContent {
   Result<RowAnswer> Range(const IdRange& range, size_t count, size_t most) const;
 
   // The same by their slots, ascending by id; where others of some ids are, kNone for what isn't there, or, where they
-  // are to be written, made; and what is done with them: their values are copied, zeros where there is none, or become
-  // others, of `version`.
+  // are to be written, made; and what is done with them: their values are copied, first values where there is none, or
+  // become others, of `version`.
   using Found = std::vector<std::pair<uint64_t, uint32_t>>;  // ids and slots
   Found Between(const IdRange& range) const { return Find(range, table_.size()); }
   std::vector<uint32_t> Slots(std::span<const uint64_t> ids) const;
   Status MakeSlots(std::span<const uint64_t> ids, std::vector<uint32_t>* slots);  // kCapacity
-  void CopyRows(std::span<const uint32_t> slots, std::byte* to) const;
+  void CopyRows(std::span<const uint64_t> ids, std::span<const uint32_t> slots, std::byte* to) const;
   void Replace(std::span<const uint32_t> slots, const std::byte* values, int64_t version);
 
   // One that exists, for tests: `state` is of the value's type.
@@ -83,8 +84,10 @@ class RowContent final : public StoreContent {
     bool exists() const { return version != 0 || updates != 0; }
   };
 
-  RowContent(const ValueUpdate& update, DType dtype, size_t width, ShardMemory& memory);
+  RowContent(const ValueUpdate& update, const FirstValues& first_values, DType dtype, size_t width,
+             ShardMemory& memory);
   Head& HeadAt(uint32_t slot) const { return *reinterpret_cast<Head*>(table_.At(slot)); }
+  Status FindOrMake(std::span<const uint64_t> ids, uint32_t* slots);
   std::byte* ValueAt(uint32_t slot) const { return table_.At(slot) + sizeof(Head); }
   std::byte* GradientOf(const WholePush& push, size_t row) const { return push.gradient.data() + row * row_bytes_; }
   bool AddUpAll(const VersionCall& call) const;
@@ -96,10 +99,11 @@ class RowContent final : public StoreContent {
   Result<RowAnswer> Taken(size_t bytes, size_t most) const;
 
   ShardMemory& memory_;
+  const FirstValues& first_values_;
   const DType dtype_;
   const size_t width_, row_bytes_, state_bytes_;
   RowTable table_;
-  ShardBuffer fresh_;  // the record of a new row
+  ShardBuffer fresh_;  // the record of a new row, but for its value
 };
 
 }  // namespace byteps_like

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kLines = {"policy ", "combine ", "update "};
 constexpr std::string_view kReplicasLine = "\nreplicas ";  // begins the line of those that several servers have
-constexpr std::string_view kOfRows = "\nrows zeros";       // the last line, of tables
+constexpr std::string_view kOfRows = "\nrows ";            // begins the last line, of tables: what rows are at first
 constexpr std::string_view kFunctions = "\nfunctions ";    // a line before it, where contributions may ask for some
 constexpr std::string_view kFiltered = "\nfilters ";       // a line before that, where payloads go through some
 constexpr uint32_t kMostReplicas = 8;
@@ -31,7 +31,7 @@ std::optional<uint32_t> TakeReplicas(std::string_view& text) {
 
 }  // namespace
 
-bool IsOfRows(std::string_view text) { return text.ends_with(kOfRows); }
+bool IsOfRows(std::string_view text) { return text.find(kOfRows) != text.npos; }
 
 std::string PolicyIn(std::string_view text) {
   return std::string(text.substr(kLines[0].size(), text.find('\n') - kLines[0].size()));
@@ -39,7 +39,9 @@ std::string PolicyIn(std::string_view text) {
 
 Result<SpecTerms> ParseSpec(std::string_view text) {
   const bool of_rows = IsOfRows(text);
-  if (of_rows) text.remove_suffix(kOfRows.size());
+  const size_t last = std::min(text.find(kOfRows), text.size());
+  const std::string_view first_values = of_rows ? text.substr(last + kOfRows.size()) : "zeros";
+  text = text.substr(0, last);
   const size_t named = of_rows ? std::min(text.find(kFunctions), text.size()) : text.size();
   const std::string_view functions = named == text.size() ? "" : text.substr(named + kFunctions.size());
   text = text.substr(0, named);
@@ -58,7 +60,7 @@ Result<SpecTerms> ParseSpec(std::string_view text) {
     values[line] = text.substr(kLines[line].size(), end - kLines[line].size());
     text.remove_prefix(std::min(text.size(), end + 1));
   }
-  auto rules = StoreRules::Parse(values[0], values[1], values[2], functions);
+  auto rules = StoreRules::Parse(values[0], values[1], values[2], functions, first_values);
   if (!rules.ok()) return rules.status();
   return SpecTerms{std::move(*rules), std::move(*filters), *replicas};
 }

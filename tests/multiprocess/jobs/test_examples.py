@@ -51,13 +51,17 @@ IN_ONE_JOB = {
         r"epoch 2: [89]\d\.\d% of \d+ new pieces told right; a step took \d\.\d% of \d+ weights"
         r"[^~]*rank [01]: texts: \w+ [^~]*; at once: \w+ ",
     ),
+    "recommender.py": (
+        "--steps 60 --batch 256",
+        r"step 60: area under the curve 0\.[67]\d+[^~]*servers keep \d+ rows of 6000000000 that there may be",
+    ),
     "gpt.py": ("--steps 4 --batch 2 --width 32 --sample 20", r"gpt step 4: loss [34]\.\d+ .* communication"),
     "portable.py": ("", r"rank [01] of 2: \d+ bytes sent, all ranks agree"),
     "collectives_numpy.py": ("--elements 5000", r"rank [01] of 2: sums, parts and messages are right"),
 }
 """Example -> short arguments, what must stand in its output."""
 
-NEED_SERVERS = {"portable.py", "server_functions.py", "slow_rank.py", "key_value.py"}
+NEED_SERVERS = {"portable.py", "server_functions.py", "slow_rank.py", "key_value.py", "recommender.py"}
 FUNCTIONS = "BYTEPS_LIKE_SERVER_IMPORTS=examples.server_functions"
 IN_THE_DEMO = {"digits.py", "demo.py"}
 

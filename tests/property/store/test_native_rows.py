@@ -20,6 +20,7 @@ from byteps_like.store.key import ContentKey, PushAnswer
 from byteps_like.store.policies.policy import Contribution, Policy
 from byteps_like.store.policies.registry import policy_of, text_of
 from byteps_like.store.rows import Ids, RowGradients, TableRows
+from byteps_like.store.tables.first_values import Normal, Uniform, Zeros
 from byteps_like.store.updates.function import FunctionUpdate
 from byteps_like.store.updates.registry import OURS, update_of
 from byteps_like.store.updates.update import Values
@@ -34,6 +35,8 @@ WIDTHS = [1, 2, 5, 64]
 UPDATES = [kind.name for kind in OURS if kind.name != "none"]
 INTEGER_UPDATES = [kind.name for kind in OURS if kind.takes_integers and kind.name != "none"]
 UNIVERSE = np.array([0, 1, 2, 3, 9, 64, 65, 1 << 20, (1 << 52) - 1, 1 << 52, 1 << 63, (1 << 64) - 1], np.uint64)
+ZEROS = Zeros()
+FIRST = [ZEROS, ZEROS, Uniform(0.5, seed=3), Normal(2.0)]
 NOBODY = 77
 """An id that nobody pushes."""
 
@@ -63,12 +66,15 @@ class Twins:
         kind = self._random.choice([np.float32, np.float32, np.float64, np.int64])
         update = update_of(self._random.choice(INTEGER_UPDATES if kind is np.int64 else UPDATES))
         way = Weighed("sum") if kind is np.int64 else self._random.choice([*WAYS, *CODES])
-        self.table = TableRows(self._random.choice(WIDTHS), kind, update)
+        first = ZEROS if kind is np.int64 else self._random.choice(FIRST)
+        self.table = TableRows(self._random.choice(WIDTHS), kind, update, first)
         functions = [FunctionUpdate("test.native_rows.toward")] * (seed % 2)
         self._functions = len(functions)
         self.key = ContentKey(self.table, policy, sources, update, way, functions)
         texts, names = (text_of(policy), way.text(), update.spec()), " ".join(one.of for one in functions)
-        self._native = _core.TableKey(np.zeros(1, kind), self.table.width, *texts, len(sources), functions=names)
+        self._native = _core.TableKey(
+            np.zeros(1, kind), self.table.width, *texts, len(sources), functions=names, first_values=first.text()
+        )
         self._came: dict[Contribution, tuple[Contribution, RowGradients]] = {}
         self.told: list[PushAnswer] = []
 

@@ -97,7 +97,9 @@ class RandomRows {
   std::atomic<uint64_t> held_ = 0;
   ShardMemory memory_{"a test", 0, held_};
   UpdatePointer update_ = std::move(*MakeUpdate("add"));
-  std::unique_ptr<RowContent> content_ = std::move(*RowContent::Make(*update_, DType::kFloat32, kWidth, memory_));
+  std::unique_ptr<const FirstValues> zeros_ = std::move(*MakeFirstValues("zeros"));
+  std::unique_ptr<RowContent> content_ =
+      std::move(*RowContent::Make(*update_, *zeros_, DType::kFloat32, kWidth, memory_));
   std::map<uint64_t, Expected> rows_;
 };
 

@@ -1,0 +1,1 @@
+"""Tables of rows by id that are there before anybody has written them."""
