@@ -199,7 +199,9 @@ class PyTableKey : public PyKey {
   PyTableKey(const ValueSource& kind, size_t width, std::string_view policy, std::string_view combining,
              std::string_view update, uint32_t sources, double now, uint64_t limit, std::string_view functions,
              std::string_view first_values)
-      : PyKey(policy, combining, update, limit, functions, first_values), dtype_(TypeOf(kind)), row_bytes_(width * SizeOf(dtype_)) {
+      : PyKey(policy, combining, update, limit, functions, first_values),
+        dtype_(TypeOf(kind)),
+        row_bytes_(width * SizeOf(dtype_)) {
     Begin(StoreKey::Make(rules_, StoreRows{dtype_, width}, sources, now, memory_->shard));
   }
 
