@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from byteps_like.dtypes import DType
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.arrays import Array, dtype_by, outgoing
 from byteps_like.store.dependent import RowsFuture
@@ -73,21 +74,21 @@ class Table:
 
         Raises as KV does.
         """
-        if dtype_by(dtype).name.lower() not in ("float32", "float64"):
+        self._kind = dtype_by(dtype)
+        if self._kind not in (DType.FLOAT32, DType.FLOAT64):
             raise InvalidArgumentError(f"table {name!r}: rows of embeddings are float32 or float64, not {dtype}")
         self.name, self.dim = name, dim
         self.lr: float | None = None
         """Of the gradients that are pushed from here on; None: the optimizer's own."""
         self.rows = KV(f"table/{name}", dim, dtype, update=optimizer, init=init, consistency=consistency, **store)
         """By their mixed ids (tables/ids.py): what elastic states and checkpoints of several stores hold on to."""
-        self._dtype = np.dtype(dtype_by(dtype).name.lower())
         self._pushed: deque[RowsFuture] = deque()
         self._lock = threading.Lock()
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of the rows."""
-        return self._dtype
+        return np.dtype(self._kind.name.lower())
 
     def pull(self, ids: Any) -> RowsOfIds:
         """Reads the rows of ids, an array, a tensor or a list of any shape, in any order, some of them more than once.
@@ -102,7 +103,7 @@ class Table:
         Raises InvalidArgumentError for another shape, and what an earlier push has failed with.
         """
         places = places_of(ids)
-        array = outgoing(gradients if hasattr(gradients, "shape") else np.asarray(gradients), self.rows._dtype)
+        array = outgoing(gradients if hasattr(gradients, "shape") else np.asarray(gradients), self._kind)
         if array.shape != (*places.rows.shape, self.dim):
             raise InvalidArgumentError(
                 f"table {self.name!r}: {list(array.shape)} is not the shape of gradients for ids of shape"

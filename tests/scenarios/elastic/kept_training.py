@@ -1,4 +1,4 @@
-"""An elastic training whose servers keep the weights, with Adam's state, counts in a Store, and rows in a KV.
+"""An elastic training whose servers keep the weights, with Adam's state, counts in a Store, rows in a KV, and a Table.
 
 Prints JSON. `GOAL` are the sizes of the worlds to come, after the last of which it makes five more steps; `VICTIM` is a
 size: the process kills itself in the third step of a world of so many, or later, once there is a cut if there are to
@@ -73,6 +73,9 @@ optimizer = bps.DistributedOptimizer(plain, model.named_parameters(), consistenc
 counts = bps.Store("counts", {"w": np.zeros(ELEMENTS, np.int64)}, consistency="asp", combine="sum", **LOSSES)
 rows = bps.KV("rows", 2, np.int64, **LOSSES)
 keys = bps.KV.spread(np.arange(500), 500)
+table = bps.Table("embeddings", 4, dtype=np.float64, optimizer="sgd:lr=1.0", init="uniform:bound=0.5", **LOSSES)
+embedding, ids = bps.Embedding(table), torch.arange(300)
+first = torch.from_numpy(table.pull(ids).value)
 
 
 @bps.elastic.run(**CUTS)
@@ -88,20 +91,22 @@ def train(state):
         optimizer.step()
         counts.push("w", np.ones(ELEMENTS, np.int64)).wait(30)
         rows.push(keys, np.ones((500, 2), np.int64)).wait(30)
+        embedding(ids).sum().backward()
         state.step += 1
         say(event="step", step=state.step, size=bps.size())
         time.sleep(0.02)
         state.commit()
 
 
-state = bps.elastic.TorchState(model, optimizer, counts=counts, rows=rows, step=0, sizes=[])
+state = bps.elastic.TorchState(model, optimizer, counts=counts, rows=rows, table=table.rows, step=0, sizes=[])
 train(state)
 bps.barrier()
 counted, summed = np.empty(ELEMENTS, np.int64), np.empty((500, 2), np.int64)
 counts.pull("w", counted).wait(30)
 rows.pull(keys, summed).wait(30)
+moved = (first - torch.from_numpy(table.pull(ids).value)).round().long()
 weights = {name: one.detach().flatten()[:50].tolist() for name, one in model.named_parameters()}
 say(event="end", step=state.step, sizes=state.sizes, weights=weights, version=optimizer.version,
-    counts=sorted({*counted.tolist(), *summed.ravel().tolist()}))  # fmt: skip
+    counts=sorted({*counted.tolist(), *summed.ravel().tolist(), *moved.ravel().tolist()}))  # fmt: skip
 bps.barrier()
 bps.shutdown()
