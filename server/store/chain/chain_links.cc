@@ -50,7 +50,8 @@ void ChainLinks::Answer(uint32_t shard, const Header& question, std::span<const 
   header.type = question.type;
   header.round = question.round;
   header.aux = static_cast<uint32_t>(answer.status().code());
-  Say(shard, header, answer.ok() ? std::move(*answer) : answer.status().message());
+  if (!answer.ok()) return Say(shard, header, answer.status().message());
+  Say(shard, header, std::move(*answer));
 }
 
 void ChainLinks::Lose(uint32_t server) {

@@ -75,7 +75,7 @@ class Normal final : public FirstValues {
     Put(dtype, width, row, [&](uint32_t i) {
       double sum = 0;
       for (uint32_t k = 0; k < kSummed; ++k) sum += Unit(stream, kSummed * i + k);
-      return (sum - kSummed / 2) * deviation_;
+      return (sum - kSummed / 2.0) * deviation_;
     });
   }
 
