@@ -219,5 +219,5 @@ def test_without_a_cut_it_is_said_what_is_lost(tmp_path: Path, warm_python: list
         for worker in stay:
             job.wait(lambda worker=worker: worker.process.poll() is not None, "its end")
             assert worker.process.returncode == 1
-            text = "the common values of 'counts', 'optimizer', 'rows' went with the world that has ended"
+            text = "the common values of 'counts', 'optimizer', 'rows', 'table' went with the world that has ended"
             assert text in worker.output() and "died" in worker.output() and "save_to=" in worker.output()
