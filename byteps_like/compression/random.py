@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 
 from byteps_like.compression.codec import Draw
 
+MIXERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+"""By which splitmix64's finalizer multiplies (Steele et al., 2014)."""
 _MASK = (1 << 64) - 1
 
 
 def _mix(word: int) -> int:
-    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK
+    word = ((word ^ (word >> 30)) * MIXERS[0]) & _MASK
+    word = ((word ^ (word >> 27)) * MIXERS[1]) & _MASK
     return word ^ (word >> 31)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from byteps_like.collectives.api import Group
+from byteps_like.control.audience import Audience
 from byteps_like.control.calls.door_keys import DoorKeys
 from byteps_like.control.members.seats import Waiting
 from byteps_like.control.types import EventKind, WatchEvent
@@ -40,7 +41,6 @@ from byteps_like.worker.api import (
     Partition,
     TensorSpec,
 )
-from byteps_like.worker.audience import Audience
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.keeping import (
     CallHandle,

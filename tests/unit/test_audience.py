@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from byteps_like.worker.audience import Audience
+from byteps_like.control.audience import Audience
 
 Heard = list[int]
 

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from byteps_like.compression.random import MIXERS
 from byteps_like.errors import InvalidArgumentError
 from byteps_like.store.arrays import Array
 
 Ids = NDArray[np.uint64]
 
-_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_FIRST, _SECOND = MIXERS
 _FIRST_INVERSE, _SECOND_INVERSE = pow(_FIRST, -1, 1 << 64), pow(_SECOND, -1, 1 << 64)
 
 

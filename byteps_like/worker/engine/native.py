@@ -13,6 +13,7 @@ import byteps_like._core as _core
 from byteps_like.collectives.api import Group
 from byteps_like.collectives.communicator import Communicator, Peer
 from byteps_like.config import Config
+from byteps_like.control.audience import Audience
 from byteps_like.control.calls.client import ControlClient
 from byteps_like.control.calls.secret import seal_key
 from byteps_like.control.hosts.address import own_host
@@ -44,7 +45,6 @@ from byteps_like.worker.api import (
     SharedMemory,
     TensorSpec,
 )
-from byteps_like.worker.audience import Audience
 from byteps_like.worker.cards import ASSUMED, Cards, NicLoad
 from byteps_like.worker.catalogue import Catalogue
 from byteps_like.worker.engine.kept import KeptTensors, Start
