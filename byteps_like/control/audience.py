@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 Listener = TypeVar("Listener")
 Call = Callable[[Listener], None]
+
+_UNHEARD = 1024
+"""Events kept for the first callback."""
 
 
 class Audience(Generic[Listener]):
@@ -15,7 +19,7 @@ class Audience(Generic[Listener]):
 
     def __init__(self) -> None:
         self._there: list[Listener] = []
-        self._unheard: list[Call[Listener]] = []
+        self._unheard: deque[Call[Listener]] = deque(maxlen=_UNHEARD)
         self._lock = threading.RLock()
 
     def join(self, who: Listener) -> None:

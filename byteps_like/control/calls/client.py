@@ -6,12 +6,13 @@ import logging
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from byteps_like.config import Config
 from byteps_like.control import bounds
+from byteps_like.control.audience import Audience
 from byteps_like.control.calls import wire
 from byteps_like.control.calls.loop import control_loop
 from byteps_like.control.calls.returning import is_returning, recall, remember
@@ -32,8 +33,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 LEAVE_SECONDS = 1.5
 CALL_SECONDS = 30.0
-_UNHEARD = 1024
-"""Events kept for the first callback."""
 _BATCH, _BATCH_BYTES = 1024, 1 << 20
 """Tensors of one Declare, and bytes of their names."""
 
@@ -54,8 +53,7 @@ class ControlClient:
         self._lock = threading.Lock()
         self._session: Session | None = None
         self._left = False
-        self._callbacks: list[Callable[[WatchEvent], None]] = []
-        self._unheard: deque[WatchEvent] = deque(maxlen=_UNHEARD)
+        self._events: Audience[Callable[[WatchEvent], None]] = Audience()
         self._retired: list[int] = []
         self._stats_source: Callable[[], Mapping[str, float]] = dict
 
@@ -143,9 +141,8 @@ class ControlClient:
         try:
             self._take_leave(session, returning, handed_over)
         finally:
-            with self._lock:  # who is told of a job keeps it in memory
-                self._callbacks.clear()
-                self._stats_source = dict
+            self._events.leave()  # who is told of a job keeps it in memory
+            self._stats_source = dict
 
     def _take_leave(self, session: Session | None, returning: bool, handed_over: bool) -> None:
         if session is None or session.closed:
@@ -162,12 +159,7 @@ class ControlClient:
     def on_event(self, callback: Callable[[WatchEvent], None]) -> None:
         """Calls `callback` for every event on the control thread: it must not block. The first callback hears of what
         was before it, too."""
-        with self._lock:
-            earlier = list(self._unheard)
-            self._unheard.clear()
-            self._callbacks.append(callback)
-        for event in earlier:
-            callback(event)
+        self._events.join(callback)
 
     def next_view(self) -> View:
         """For a server: blocks until the next view has formed; it stays a member from one to the next.
@@ -306,15 +298,14 @@ class ControlClient:
         self._loop.submit(session.post("Report", request))
 
     def _on_event(self, event: WatchEvent) -> None:
-        with self._lock:
-            callbacks = list(self._callbacks)
-            if not callbacks:
-                self._unheard.append(event)
-        for callback in callbacks:
-            try:
-                callback(event)
-            except Exception:
-                log.exception("an event callback failed on %s", event)
+        self._events.tell(partial(_tell, event))
+
+
+def _tell(event: WatchEvent, callback: Callable[[WatchEvent], None]) -> None:
+    try:
+        callback(event)
+    except Exception:
+        log.exception("an event callback failed on %s", event)
 
 
 def _batches(specs: Sequence[TensorSpec]) -> Iterator[list[TensorSpec]]:

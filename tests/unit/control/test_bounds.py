@@ -188,7 +188,7 @@ def test_events_are_kept_for_the_first_who_listens_only() -> None:
     for warning in warnings[1:]:
         client._on_event(warning)
     assert heard == warnings
-    assert not client._unheard
+    assert not client._events._unheard
 
 
 def test_a_model_of_thousands_of_tensors_is_declared_in_batches(
